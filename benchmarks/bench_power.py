@@ -91,7 +91,8 @@ def _settled(graph: Any, launches: int) -> dict[str, float]:
     from graph_timing import replay_us
 
     pynvml.nvmlInit()
-    card = pynvml.nvmlDeviceGetHandleByIndex(torch.cuda.current_device())
+    # By its name: NVML counts all cards, torch those that it may see.
+    card = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties().uuid}")
     replay_ms = replay_us(graph, launches, 3)[-1] * launches / 1e3
     replay_us(graph, launches, max(1, round(WARM_MS / replay_ms)))
     events = [torch.cuda.Event(enable_timing=True) for _ in range(max(5, round(READ_MS / replay_ms)) + 1)]

@@ -19,14 +19,13 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from http.client import HTTPException
 from importlib import resources
 from typing import Literal, get_args
 
 from warpplan.kernels.declaration import Shape
-from warpplan.kernels.gemm.candidates import WIDE
 from warpplan.kernels.registry import kernel
 from warpplan.kernels.triton_types import Json
 from warpplan.kernels.warn_once import warn_once
@@ -138,20 +137,7 @@ def _ranked(name: str, shape: Shape, dtype: str, device: Device) -> TuningConfig
 
 @cache
 def _profile(device: str) -> Profile:
-    return runnable(codec.from_json(default_profile(device), Profile))
-
-
-def runnable(profile: Profile) -> Profile:
-    """``profile`` without the costs of what the installed Triton cannot compile, so that no plan needs it: a profile
-    is recorded with one release, and a job may have another."""
-    try:
-        from warpplan.kernels.triton_compat import views_join_pieces
-    except ImportError:  # Nothing will be launched.
-        return profile
-    if views_join_pieces:
-        return profile
-    kept = tuple(entry for entry in profile.costs.entries if entry.kind != WIDE)
-    return replace(profile, costs=replace(profile.costs, entries=kept))
+    return codec.from_json(default_profile(device), Profile)
 
 
 def _opened(source: AskPlan | str | None) -> tuple[AskPlan | None, str]:

@@ -68,9 +68,6 @@ tma_reduce_add = getattr(tma, "async_atomic_add", None) or _reduce_add
 thread_barrier = getattr(gl, "barrier", None) or gl.thread_barrier
 has_clusters = "multicast" in signature(tma_load).parameters and "from_cta" in signature(mbarrier.arrive).parameters
 """Whether one TMA copy can land in all CTAs of a cluster, and a CTA arrive at another's barrier."""
-views_join_pieces = release(triton.__version__) < (3, 8)
-"""Whether a view may be larger than what it is of, so that neighbouring pieces of a ring are one tile: later releases
-refuse it ("source and result must have the same logical storage size")."""
 reinterpret = getattr(gl.shared_memory_descriptor, "reinterpret", None) or gl.shared_memory_descriptor._reinterpret
 
 __all__ = [
@@ -94,7 +91,6 @@ __all__ = [
     "tma_reduce_add",
     "tma_store",
     "tma_store_wait",
-    "views_join_pieces",
     "warpgroup_mma",
     "warpgroup_mma_wait",
 ]

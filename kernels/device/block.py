@@ -19,7 +19,7 @@ class Block:
     where the operands are swapped.
 
     A tensor's sides are powers of two. Where ``block_n`` is none, the block has two accumulators, whose columns are
-    ``widths``, and B comes in ``pieces``, each as wide as the narrower of them.
+    ``widths``, the wider first, and a ring of B's tiles for each.
     """
 
     scheme: str
@@ -43,7 +43,6 @@ class Block:
     chunk_columns: int
     tile: tuple[int, int]
     widths: tuple[int, ...]
-    pieces: int
 
 
 @gluon.constexpr_function
@@ -54,7 +53,6 @@ def block(
     sharers = consumers if scheme == "cooperative" else 1
     rows = block_m // sharers
     columns = block_n // chunks
-    widths = accumulator_widths(block_n)
     return Block(
         scheme, consumers, block_m, block_n, block_k, depth, chunks, staging_in_ring, swap, tma_store, split, a_major,
         b_major, scales, cluster, launch_dependents,
@@ -62,8 +60,7 @@ def block(
         rows=rows,
         chunk_columns=columns,
         tile=(columns, rows) if swap else (rows, columns),
-        widths=widths,
-        pieces=block_n // widths[-1],
+        widths=accumulator_widths(block_n),
     )  # fmt: skip
 
 

@@ -15,7 +15,8 @@ of the launch:
     LOAD(a_desc, b_desc, tile, k, slot, ring, BLOCK)     copy a unit's K block ``k`` into ``slot``
 
 A partition locates its units in ascending order, some of them twice, each with the ``work`` that came with the one
-before. ``out`` is a named tuple of the kernel's; its ``staging`` is shared memory, a tile a consumer, and where the
+before. ``b_desc`` has a descriptor of B for each of the block's widths (:func:`by_width`). ``out`` is a named tuple of
+the kernel's; its ``staging`` is shared memory, a tile a consumer, and where the
 product is scaled by blocks its ``scales`` are :class:`~warpplan.kernels.device.scaling.Scales`.
 """
 
@@ -43,12 +44,12 @@ from warpplan.kernels.triton_compat import (
 
 
 class Ring(NamedTuple):
-    """``a`` holds ``sharers`` tiles a slot, one for each consumer that works on the slot; they share ``b``, which comes
-    in ``pieces``.
-    ``all_empty`` are the barriers that a cluster's CTAs share, ``empty`` again where it is one CTA."""
+    """``a`` holds ``sharers`` tiles a slot, one for each consumer that works on the slot; they share those of ``b``,
+    which has one for each of the block's widths. ``all_empty`` are the barriers that a cluster's CTAs share, ``empty``
+    again where it is one CTA."""
 
     a: gl.shared_memory_descriptor
-    b: gl.shared_memory_descriptor
+    b: tuple[gl.shared_memory_descriptor, ...]
     full: gl.shared_memory_descriptor
     empty: gl.shared_memory_descriptor
     all_empty: gl.shared_memory_descriptor
@@ -69,6 +70,15 @@ class Tile(NamedTuple):
 
 
 @gluon.jit
+def by_width(desc, rest_desc, BLOCK: gl.constexpr):
+    """The descriptors of B: ``desc``, and ``rest_desc`` where the block has two widths."""
+    if len(BLOCK.widths) == 1:
+        return (desc,)
+    else:
+        return (desc, rest_desc)
+
+
+@gluon.jit
 def same_work(work, BLOCK: gl.constexpr):
     return work
 
@@ -84,15 +94,15 @@ def load_tiles(a_desc, b_desc, tile, k, slot, ring, BLOCK: gl.constexpr):
         a_at = [a_row, a_k] if BLOCK.a_major == "k" else [a_k, a_row]
         tma_load(a_desc, a_at, full, ring.a.index(slot * SHARERS + part))
     b_k = tile.b_k + k * BLOCK.block_k
-    PIECES: gl.constexpr = BLOCK.pieces
-    for piece in gl.static_range(PIECES):
-        b_row = tile.b_row + piece * BLOCK.widths[-1]
+    WIDTHS: gl.constexpr = len(BLOCK.widths)
+    for i in gl.static_range(WIDTHS):
+        b_row = tile.b_row + i * BLOCK.widths[0]
         b_at = [b_row, b_k] if BLOCK.b_major == "k" else [b_k, b_row]
-        into = ring.b.index(slot * PIECES + piece)
+        into = ring.b[i].index(slot)
         if BLOCK.cluster == 1:
-            tma_load(b_desc, b_at, full, into)
+            tma_load(b_desc[i], b_at, full, into)
         else:
-            tma_load(b_desc, b_at, full, into, multicast=True)
+            tma_load(b_desc[i], b_at, full, into, multicast=True)
 
 
 @gluon.jit
@@ -100,8 +110,10 @@ def producer(
     a_desc, b_desc, ring, work, BLOCK: gl.constexpr, COUNT: gl.constexpr, LOCATE: gl.constexpr, BEGIN: gl.constexpr,
     LOAD: gl.constexpr,
 ):  # fmt: skip
-    A_BYTES: gl.constexpr = a_desc.block_type.nbytes // BLOCK.cluster
-    SLOT_BYTES: gl.constexpr = BLOCK.sharers * A_BYTES + BLOCK.pieces * b_desc.block_type.nbytes
+    A_BYTES: gl.constexpr = BLOCK.sharers * a_desc.block_type.nbytes // BLOCK.cluster
+    # The tiles of B hold as many bytes for each of the block's columns.
+    B_BYTES: gl.constexpr = b_desc[0].block_type.nbytes * BLOCK.block_n // BLOCK.widths[0]
+    SLOT_BYTES: gl.constexpr = A_BYTES + B_BYTES
     index = 0
     work = BEGIN(work, BLOCK)
     for unit in range(gl.program_id(0), COUNT(work, BLOCK), gl.num_programs(0)):
@@ -224,12 +236,11 @@ def accumulator(ring, BLOCK: gl.constexpr, COLUMNS: gl.constexpr):
 def multiply_slot(ring, slot, acc, use_acc, BLOCK: gl.constexpr, PART: gl.constexpr):
     """``acc`` with a slot's product added, in flight."""
     a, b = operands(ring, slot, BLOCK, PART)
+    main = warpgroup_mma(a, b, acc[0], use_acc=use_acc, is_async=True)
     if len(BLOCK.widths) == 1:
-        return (warpgroup_mma(a, b, acc[0], use_acc=use_acc, is_async=True),)
+        return (main,)
     else:
-        main = warpgroup_mma(a, b, acc[0], use_acc=use_acc, is_async=True)
-        rest = warpgroup_mma(a, last_piece(ring, slot, BLOCK), acc[1], use_acc=use_acc, is_async=True)
-        return (main, rest)
+        return (main, warpgroup_mma(a, right_tile(ring, slot, BLOCK, 1), acc[1], use_acc=use_acc, is_async=True))
 
 
 @gluon.jit
@@ -252,24 +263,17 @@ def release(ring, slot, BLOCK: gl.constexpr, pred=True):
 @gluon.jit
 def operands(ring, slot, BLOCK: gl.constexpr, PART: gl.constexpr):
     """[rows, K] of A and [K, columns] of B in a slot, seen through wgmma however they lie; of columns in two widths,
-    the wider. Pieces of 128 bytes a row lie as one tile of as many rows, or of as many bytes a row, does."""
+    the wider."""
     a = ring.a.index(slot * BLOCK.sharers + PART)
-    b = ring.b.index(slot * BLOCK.pieces)
-    if BLOCK.pieces > 1:
-        columns: gl.constexpr = BLOCK.widths[0]
-        tile: gl.constexpr = (columns, BLOCK.block_k) if BLOCK.b_major == "k" else (BLOCK.block_k, columns)
-        b = reinterpret(b, ring.b.dtype, tile, shared_layout(tile, ring.b.dtype))
     if BLOCK.a_major == "m":
         a = a.permute((1, 0))
-    if BLOCK.b_major == "k":
-        b = b.permute((1, 0))
-    return a, b
+    return a, right_tile(ring, slot, BLOCK, 0)
 
 
 @gluon.jit
-def last_piece(ring, slot, BLOCK: gl.constexpr):
-    """[K, columns] of B: those of the narrower width."""
-    b = ring.b.index(slot * BLOCK.pieces + BLOCK.pieces - 1)
+def right_tile(ring, slot, BLOCK: gl.constexpr, WIDTH: gl.constexpr):
+    """[K, columns] of B: those of the block's width number ``WIDTH``."""
+    b = ring.b[WIDTH].index(slot)
     if BLOCK.b_major == "k":
         b = b.permute((1, 0))
     return b
@@ -281,7 +285,7 @@ def ring_staging(ring, slot, BLOCK: gl.constexpr, PART: gl.constexpr):
     result has the operands' type."""
     LAYOUT: gl.constexpr = shared_layout(BLOCK.tile, ring.a.dtype)
     if BLOCK.sharers == 1 and BLOCK.block_n > BLOCK.block_m:
-        return reinterpret(ring.b.index(slot * BLOCK.pieces), ring.a.dtype, BLOCK.tile, LAYOUT)
+        return reinterpret(ring.b[0].index(slot), ring.a.dtype, BLOCK.tile, LAYOUT)
     else:
         return reinterpret(ring.a.index(slot * BLOCK.sharers + PART), ring.a.dtype, BLOCK.tile, LAYOUT)
 
@@ -290,15 +294,12 @@ def ring_staging(ring, slot, BLOCK: gl.constexpr, PART: gl.constexpr):
 def allocate_ring(a_desc, b_desc, BLOCK: gl.constexpr):
     """The ring of a block with its barriers armed; the last two dimensions of the TMA boxes give a slot's tiles."""
     A_TILE: gl.constexpr = a_desc.block_type.shape[-2:]
-    B_TILE: gl.constexpr = b_desc.block_type.shape[-2:]
     DEPTH: gl.constexpr = BLOCK.depth
     SLOTS: gl.constexpr = DEPTH * BLOCK.sharers
-    PIECES: gl.constexpr = DEPTH * BLOCK.pieces
     A_SPLIT: gl.constexpr = 0 if BLOCK.a_major == "k" else 1
     A_LAYOUT: gl.constexpr = shared_layout(A_TILE, a_desc.dtype, BLOCK.cluster, A_SPLIT)
-    B_LAYOUT: gl.constexpr = shared_layout(B_TILE, b_desc.dtype, BLOCK.cluster)
     a = gl.allocate_shared_memory(a_desc.dtype, [SLOTS, A_TILE[0], A_TILE[1]], A_LAYOUT)
-    b = gl.allocate_shared_memory(b_desc.dtype, [PIECES, B_TILE[0], B_TILE[1]], B_LAYOUT)
+    b = right_tiles(b_desc, BLOCK)
     full = allocate_barriers(DEPTH, BLOCK.cluster)
     empty = allocate_barriers(DEPTH, BLOCK.cluster)
     init_ring(full, empty, DEPTH, BLOCK.sharers)
@@ -312,6 +313,23 @@ def allocate_ring(a_desc, b_desc, BLOCK: gl.constexpr):
     if BLOCK.scheme == "pingpong":
         order = order_barriers(BLOCK.cluster)
     return Ring(a, b, full, empty, all_empty, order)
+
+
+@gluon.jit
+def right_tiles(b_desc, BLOCK: gl.constexpr):
+    """The ring's tiles of B, for each of the block's widths."""
+    main = right_ring(b_desc[0], BLOCK)
+    if len(BLOCK.widths) == 1:
+        return (main,)
+    else:
+        return (main, right_ring(b_desc[1], BLOCK))
+
+
+@gluon.jit
+def right_ring(desc, BLOCK: gl.constexpr):
+    TILE: gl.constexpr = desc.block_type.shape[-2:]
+    LAYOUT: gl.constexpr = shared_layout(TILE, desc.dtype, BLOCK.cluster)
+    return gl.allocate_shared_memory(desc.dtype, [BLOCK.depth, TILE[0], TILE[1]], LAYOUT)
 
 
 @gluon.jit

@@ -9,11 +9,11 @@ EXPORTS = {
         "table",
         "tabulate",
         "TileGrid",
-        "WIDE",
     ),
     "gluon": (
-        "cluster_splits",
+        "Boxes",
         "constants",
+        "described",
         "descriptor_blocks",
         "finish_unit",
         "launch_options",

@@ -67,15 +67,15 @@ _STRUCTURES: tuple[tuple[Scheme, int, tuple[tuple[int, int], ...], int], ...] = 
     ("pipelined", 4, ((128, 128), (64, 128), (128, 64), (64, 64)), 1),
 )
 
-_WIDE_STRUCTURES: tuple[tuple[Scheme, int, tuple[tuple[int, int], ...], int], ...] = (
-    ("single", 8, ((128, WIDE_COLUMNS),), 1),
-    ("single", 4, ((64, WIDE_COLUMNS),), 1),
-    ("cooperative", 4, ((128, WIDE_COLUMNS), (192, WIDE_COLUMNS), (256, WIDE_COLUMNS)), 1),
-    ("pingpong", 4, ((64, WIDE_COLUMNS), (128, WIDE_COLUMNS)), 1),
+# scheme, warps a consumer, rows of the tile
+_WIDE_STRUCTURES: tuple[tuple[Scheme, int, tuple[int, ...]], ...] = (
+    ("single", 8, (128,)),
+    ("single", 4, (64,)),
+    ("cooperative", 4, (128, 192, 256)),
+    ("pingpong", 4, (64, 128)),
 )
 WIDE = "wgmma_pair"
-"""The cost of a K step by two accumulators, without which no wide tile is ranked."""
-_WIDE_EPILOGUES: tuple[tuple[Staging, int], ...] = (("own", 3),)
+"""The cost of a K step by two accumulators, without which no wide tile of as many columns is ranked."""
 MULTICAST = "tma_multicast"
 """The cost of one copy into the CTAs of a cluster, without which no clusters are ranked."""
 CLUSTER = 2
@@ -89,17 +89,18 @@ SWIZZLE_BYTES = 128
 
 @lru_cache(maxsize=16)
 def structures(
-    dtype: str, device: Device, promoted: bool = False, cluster: int = 1, wide: bool = False
+    dtype: str, device: Device, promoted: bool = False, cluster: int = 1, wide: tuple[int, ...] = ()
 ) -> tuple[GemmConfig, ...]:
     """Every valid block structure: tile, scheme, depth and epilogue, with the shape-dependent fields at their defaults;
-    of clusters, each CTA has the tile of one alone. Those of ``wide`` tiles are others.
+    of clusters, each CTA has the tile of one alone. With ``wide``, those of tiles of so many columns.
 
     Depth is the largest that fits, at most ``MAX_DEPTH``; the pipelined scheme tries the two deepest. An epilogue
     variant stays only where it buys depth. What depth the loop needs is the planner's to say
     (:func:`planned_structures`).
     """
     found: list[GemmConfig] = []
-    for scheme, warps, tiles, ctas in _WIDE_STRUCTURES if wide else _STRUCTURES:
+    of_wide = tuple((s, w, tuple((m, n) for n in wide for m in rows), 1) for s, w, rows in _WIDE_STRUCTURES)
+    for scheme, warps, tiles, ctas in of_wide if wide else _STRUCTURES:
         if cluster > 1 and (ctas > 1 or scheme == "pipelined"):
             continue
         for block_m, block_n in tiles:
@@ -134,11 +135,15 @@ def _pipelined(base: GemmConfig, dtype: str, device: Device) -> list[GemmConfig]
 def _epilogues(base: GemmConfig, dtype: str, device: Device) -> list[GemmConfig]:
     """``base`` with each of :data:`EPILOGUES` that makes room for a deeper ring than those before it."""
     kept: list[GemmConfig] = []
-    for staging, split in _WIDE_EPILOGUES if base.wide else EPILOGUES:
+    for staging, split in _epilogue_options(base):
         option = _deepest(replace(base, staging=staging, epilogue_split=split), dtype, device)
         if option is not None and option.depth > max((c.depth for c in kept), default=2):
             kept.append(option)
     return kept
+
+
+def _epilogue_options(base: GemmConfig) -> tuple[tuple[Staging, int], ...]:
+    return (("own", base.wide_chunks),) if base.wide else EPILOGUES
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,7 +206,7 @@ class Grid:
 
 
 def planned_structures(
-    dtype: str, device: Device, costs: CostTable, promoted: bool = False, cluster: int = 1, wide: bool = False
+    dtype: str, device: Device, costs: CostTable, promoted: bool = False, cluster: int = 1, wide: tuple[int, ...] = ()
 ) -> tuple[GemmConfig, ...]:
     """:func:`structures`, whose rings are as deep as fits, each followed by the same block at its robust depth.
 
@@ -216,12 +221,17 @@ def planned_structures(
         if base.loop_key not in depths:
             depths[base.loop_key] = _usable_robust_depth(base, dtype, device, costs)
         depth = depths[base.loop_key]
-        epilogues = _WIDE_EPILOGUES if wide else EPILOGUES
-        options = (replace(base, depth=depth or 0, staging=t, epilogue_split=n) for t, n in epilogues)
+        options = (replace(base, depth=depth or 0, staging=t, epilogue_split=n) for t, n in _epilogue_options(base))
         fitting = next((c for c in options if not violations(c, dtype, device)), None)
         if fitting is not None:
             found[fitting] = None
     return tuple(found)
+
+
+def measured_wide(dtype: str, costs: CostTable) -> tuple[int, ...]:
+    """Of :data:`~warpplan.kernels.gemm.space.WIDE_COLUMNS`, those whose products were measured."""
+    pairs = [dict(entry.parameters) for entry in costs.entries if entry.kind == WIDE]
+    return tuple(n for n in WIDE_COLUMNS if any(pair["n"] == n and pair["dtype"] == dtype for pair in pairs))
 
 
 def _usable_robust_depth(config: GemmConfig, dtype: str, device: Device, costs: CostTable) -> int | None:
@@ -241,8 +251,8 @@ def table(dtype: str, device: Device, costs: CostTable | None = None, promoted: 
     bases = structures(dtype, device, promoted) if costs is None else planned_structures(dtype, device, costs, promoted)
     if costs is not None and MULTICAST in costs.kinds():
         bases += planned_structures(dtype, device, costs, promoted, CLUSTER)
-    if costs is not None and WIDE in costs.kinds():
-        bases += planned_structures(dtype, device, costs, promoted, wide=True)
+    if costs is not None and (wide := measured_wide(dtype, costs)):
+        bases += planned_structures(dtype, device, costs, promoted, wide=wide)
     for base in bases:
         for swap in (False, True) if base.specialized and not promoted else (False,):
             for previous, group in zip((0, *GROUPS), GROUPS, strict=False):
@@ -313,7 +323,7 @@ def grid(t: CandidateTable, shape: Shape) -> Grid:
     split_units = (tiles - whole) * t.split_k
     per_split = -(-k_blocks // t.split_k)
     valid = (
-        (~t.swap | (m <= SWAP_MAX_ROWS) | (t.block_m == UNTRANSPOSED_ROWS) | (t.block_n == WIDE_COLUMNS))
+        (~t.swap | (m <= SWAP_MAX_ROWS) | (t.block_m == UNTRANSPOSED_ROWS) | np.isin(t.block_n, WIDE_COLUMNS))
         & (t.block_m <= np.maximum(64, row_cover))
         & (t.block_n <= np.maximum(16, column_cover))
         & (t.block_n >= np.minimum(64, column_cover))

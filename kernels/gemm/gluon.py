@@ -14,12 +14,12 @@ import triton
 from warpplan.kernels.device.block import accumulator_widths, block
 from warpplan.kernels.device.early_launch import LAUNCH_OPTIONS
 from warpplan.kernels.device.epilogue import column_chunks, shared_layout, store_staged
-from warpplan.kernels.device.matmul import allocate_ring, allocate_staging, specialize
+from warpplan.kernels.device.matmul import allocate_ring, allocate_staging, by_width, specialize
 from warpplan.kernels.device.scaling import Scales, scale_chunk
 from warpplan.kernels.device.stream_k import add_partial_sums, arrive, store_partial_sums, wait_for_arrivals
 from warpplan.kernels.gemm.space import GemmConfig
 from warpplan.kernels.gemm.units import Sizes, locate, shared_tile, unit_count
-from warpplan.kernels.triton_compat import gl, gluon, has_clusters, views_join_pieces
+from warpplan.kernels.triton_compat import gl, gluon, has_clusters
 from warpplan.planner.errors import InvalidConfig
 
 
@@ -97,6 +97,7 @@ SCALE_STRIDES = ["ROW_SCALE_STRIDE", "ROW_SCALE_K_STRIDE", "COLUMN_SCALE_STRIDE"
 def gemm_kernel(
     a_desc,
     b_desc,
+    b_rest_desc,
     c,
     workspace,
     counters,
@@ -131,9 +132,10 @@ def gemm_kernel(
     PRODUCER_REGISTERS: gl.constexpr,
     CONSUMER_REGISTERS: gl.constexpr,
 ):
-    """M, N, K of the computed matrix; ``workspace`` and ``counters`` are None where ``SPLIT`` is "none". ``A_MAJOR``
-    "k" or "m" and ``B_MAJOR`` "k" or "n" are the dimensions that lie contiguously. The scales, fp32, are None and their
-    strides 0 where ``SCALES`` is "none"; they are those of the computed matrix's rows and columns.
+    """M, N, K of the computed matrix. ``b_rest_desc`` is None where one accumulator has all columns, ``workspace`` and
+    ``counters`` where ``SPLIT`` is "none". ``A_MAJOR`` "k" or "m" and ``B_MAJOR`` "k" or "n" are the dimensions that
+    lie contiguously. The scales, fp32, are None and their strides 0 where ``SCALES`` is "none"; they are those of the
+    computed matrix's rows and columns.
 
     Counters are zero between launches. The launch's ``num_warps`` are one consumer's: 4 or 8, of several consumers 4.
     """
@@ -141,7 +143,8 @@ def gemm_kernel(
         SCHEME, CONSUMERS, BLOCK_M, BLOCK_N, BLOCK_K, DEPTH, EPILOGUE_SPLIT, STAGING_IN_RING, SWAP, TMA_STORE, SPLIT,
         A_MAJOR, B_MAJOR, SCALES, gl.num_ctas(), LAUNCH_DEPENDENTS,
     )  # fmt: skip
-    ring = allocate_ring(a_desc, b_desc, BLOCK)
+    b_descs = by_width(b_desc, b_rest_desc, BLOCK)
+    ring = allocate_ring(a_desc, b_descs, BLOCK)
     staging = ring.a
     if not STAGING_IN_RING:
         staging = allocate_staging(c.dtype if TMA_STORE else c.dtype.element_ty, BLOCK)
@@ -152,7 +155,7 @@ def gemm_kernel(
     )  # fmt: skip
     out = Output(c, C_ROW_STRIDE, staging, workspace, counters, scales)
     specialize(
-        a_desc, b_desc, out, ring, sizes, BLOCK, unit_count, locate, finish, PRODUCER_REGISTERS, CONSUMER_REGISTERS
+        a_desc, b_descs, out, ring, sizes, BLOCK, unit_count, locate, finish, PRODUCER_REGISTERS, CONSUMER_REGISTERS
     )
 
 
@@ -170,23 +173,41 @@ def majors(config: GemmConfig, layout: str) -> tuple[str, str]:
     return "k" if left else "m", "k" if right else "n"
 
 
-def descriptor_blocks(
-    config: GemmConfig, layout: str = "nt"
-) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
-    """The TMA boxes of A', B' (a piece of it) and C in elements, as they lie in memory; a cluster's CTAs share them
+Boxes = dict[str, tuple[int, int]]
+"""TMA boxes in elements, as they lie in memory, by the kernel's argument."""
+
+
+def descriptor_blocks(config: GemmConfig, layout: str = "nt") -> Boxes:
+    """Those of A', of B' (for each of the block's widths) and of C; a cluster's CTAs share them
     (:func:`cluster_splits`)."""
     a_major, b_major = majors(config, layout)
     rows, columns = config.consumer_rows * config.cluster, config.block_n // config.epilogue_split
     a = (rows, config.block_k)
-    b = (accumulator_widths(config.block_n)[-1], config.block_k)
-    c = (columns, rows) if config.swap else (rows, columns)
-    return a if a_major == "k" else a[::-1], b if b_major == "k" else b[::-1], c
+    boxes = {"a_desc": a if a_major == "k" else a[::-1]}
+    for name, width in zip(("b_desc", "b_rest_desc"), accumulator_widths(config.block_n), strict=False):
+        boxes[name] = (width, config.block_k) if b_major == "k" else (config.block_k, width)
+    return {**boxes, "c": (columns, rows) if config.swap else (rows, columns)}
 
 
-def cluster_splits(config: GemmConfig, layout: str = "nt") -> tuple[int, None, int]:
-    """The dimension along which the CTAs of a cluster share each box of :func:`descriptor_blocks`; all of them hold B'
-    whole."""
-    return 0 if majors(config, layout)[0] == "k" else 1, None, 1 if config.swap else 0
+def cluster_splits(config: GemmConfig, layout: str = "nt") -> dict[str, int]:
+    """The dimension along which the CTAs of a cluster share each box of :func:`descriptor_blocks`, but for those of B',
+    which all of them hold whole."""
+    return {"a_desc": 0 if majors(config, layout)[0] == "k" else 1, "c": 1 if config.swap else 0}
+
+
+def described(
+    config: GemmConfig, boxes: Boxes, element: str, result: str, tma_store: bool, layout: str
+) -> tuple[dict[str, str], dict[str, object]]:
+    """(types of the matrices' arguments, constants) as a launch would specialise them."""
+    splits = cluster_splits(config, layout)
+    types = {}
+    for name, box in boxes.items():
+        kind = result if name == "c" else element
+        shared = shared_layout(box, TYPES[kind], config.cluster, splits.get(name))
+        types[name] = f"tensordesc<{kind}{list(box)},{shared!r}>"
+    if not tma_store:
+        types["c"] = f"*{result}"
+    return types, {} if "b_rest_desc" in boxes else {"b_rest_desc": None}
 
 
 def constants(config: GemmConfig, tma_store: bool, layout: str = "nt", scales: str = "none") -> dict[str, object]:
@@ -214,19 +235,12 @@ def constants(config: GemmConfig, tma_store: bool, layout: str = "nt", scales: s
 
 
 def launch_options(config: GemmConfig) -> dict[str, int]:
-    """What Triton's launcher takes. Raises :class:`InvalidConfig` for a cluster, or for 192 columns, where this Triton
-    has none."""
+    """What Triton's launcher takes. Raises :class:`InvalidConfig` for a cluster where this Triton has none."""
     if config.cluster > 1 and not has_clusters:
         raise InvalidConfig(
             f"num_ctas {config.cluster}: Triton {triton.__version__} has no TMA multicast, 3.9 has: plan with "
             "a profile that was recorded with this Triton",
             field="num_ctas", value=config.cluster, limit=1,
-        )  # fmt: skip
-    if config.wide and not views_join_pieces:
-        raise InvalidConfig(
-            f"BLOCK_N {config.block_n}: Triton {triton.__version__} cannot view two pieces of B as one tile, 3.7 can: "
-            "plan with a profile that was recorded with this Triton",
-            field="BLOCK_N", value=config.block_n, limit=config.mma_columns,
         )  # fmt: skip
     options = {"num_warps": config.consumer_warps, "num_stages": 1, "maxnreg": config.max_registers, **LAUNCH_OPTIONS}
     return options if config.cluster == 1 else {**options, "num_ctas": config.cluster}
@@ -237,16 +251,9 @@ def signature(
 ) -> tuple[dict[str, str], dict[str, object], list[str]]:
     """(types of the runtime arguments, constants, 16-byte aligned arguments) as a launch would specialise them."""
     result = RESULTS[element]
-    boxes = descriptor_blocks(config, layout)
-    elements = (element, element, result)
-    splits = cluster_splits(config, layout)
-    a, b, c = (
-        f"tensordesc<{e}{list(box)},{shared_layout(box, TYPES[e], config.cluster, split)!r}>"
-        for e, box, split in zip(elements, boxes, splits, strict=True)
-    )
-    types = {"a_desc": a, "b_desc": b, "c": c if tma_store else f"*{result}"}
+    types, absent = described(config, descriptor_blocks(config, layout), element, result, tma_store, layout)
     types |= dict.fromkeys([*RUNTIME_INTEGERS, *SCALE_STRIDES], "i32")
-    values = constants(config, tma_store, layout, scales)
+    values = constants(config, tma_store, layout, scales) | absent
     aligned: list[str] = []
     for names, kinds, present in (
         (("workspace", "counters"), ("*fp32", "*i32"), config.split != "none"),

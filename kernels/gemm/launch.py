@@ -18,6 +18,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor as TlDescriptor
 
 from warpplan.kernels.compile import element_type
 from warpplan.kernels.declaration import Shape
+from warpplan.kernels.gemm.gluon import Boxes
 from warpplan.kernels.gemm.kernel import GEMM
 from warpplan.kernels.gemm.space import SCALE_BLOCK, GemmConfig, config_of, require_valid
 from warpplan.kernels.operands.contexts import bind_context
@@ -162,7 +163,7 @@ class DescribedProduct(NamedTuple):
 
 
 def describe_product(
-    a: Tensor, b: Tensor, config: GemmConfig, out: Tensor, tma_store: bool, boxes: tuple[tuple[int, int], ...]
+    a: Tensor, b: Tensor, config: GemmConfig, out: Tensor, tma_store: bool, boxes: Boxes
 ) -> DescribedProduct:
     """Describe A, B and ``out`` to TMA in ``boxes``; ``out`` need not be as wide as the product."""
     from warpplan.kernels.device.epilogue import shared_layout
@@ -171,11 +172,11 @@ def describe_product(
 
     splits = gluon.cluster_splits(config, layout_of(a, b))
 
-    def describe(tensor: Tensor, i: int) -> TmaDescriptor:
+    def describe(tensor: Tensor, name: str) -> TmaDescriptor:
         element = gluon.TYPES[element_type(str(tensor.dtype).removeprefix("torch."))]
-        layout = shared_layout(boxes[i], element, config.cluster, splits[i])
+        layout = shared_layout(boxes[name], element, config.cluster, splits.get(name))
         bind_context(tensor.device)
-        return TensorDescriptor(tensor, list(tensor.shape), row_strides(tensor), list(boxes[i]), layout)
+        return TensorDescriptor(tensor, list(tensor.shape), row_strides(tensor), list(boxes[name]), layout)
 
     shape = (a.shape[0], b.shape[0], a.shape[1])
     left, right = (b, a) if config.swap else (a, b)
@@ -187,9 +188,10 @@ def describe_product(
     partial_sums = grid if config.stream_k else split_tiles * (config.split_k - 1)
     return DescribedProduct(
         (
-            describe(stored(left), 0),
-            describe(stored(right), 1),
-            describe(out, 2) if tma_store else out,
+            describe(stored(left), "a_desc"),
+            describe(stored(right), "b_desc"),
+            describe(stored(right), "b_rest_desc") if "b_rest_desc" in boxes else None,
+            describe(out, "c") if tma_store else out,
         ),
         _split_buffers(config, partial_sums, split_tiles, a.device) if config.split != "none" else (None, None),
         (*config.computed(shape), config.group_m, config.split_k, whole_tiles, row_strides(out)[0]),

@@ -48,12 +48,10 @@ STREAM_PRODUCER_REGISTERS = 32
 """Of a stream's producer where several consumers have 64 sums a thread at most, and can spare 8 registers: with 24,
 128x128 tiles of 7 slots spill 8 bytes. With more sums the consumers spill instead (ptxas of Triton 3.6.0)."""
 MAX_REGISTERS = 240
-WIDE_COLUMNS = 192
-"""Columns of a wide tile: 128 and 64, each an accumulator."""
+WIDE_COLUMNS = (96, 160, 192)
+"""Columns of the tiles with two accumulators: 64 and 32, 128 and 32, 128 and 64."""
 SPLIT_REGISTERS = 128
 """The most accumulator registers of a thread that adds up partial sums: with 192 it spills (ptxas of Triton 3.6.0)."""
-SWIZZLED_ROW_BYTES = 128
-"""The widest row of a swizzled tile (CUDA Driver API, ``CUtensorMapSwizzle``)."""
 MAX_DEPTH = 8
 PIPELINED_DEPTH = 5
 """A software pipeline's prologue loads all of its slots before the first multiply; no block among the fastest of a
@@ -140,13 +138,18 @@ class GemmConfig:
 
     @property
     def wide(self) -> bool:
-        """Whether the columns are two accumulators', since a tensor's sides are powers of two."""
-        return self.block_n == WIDE_COLUMNS
+        """Whether the columns are two accumulators'."""
+        return self.block_n in WIDE_COLUMNS
 
     @property
     def mma_columns(self) -> int:
-        """Columns of the widest wgmma of a K step."""
-        return 128 if self.wide else self.block_n
+        """Columns of the widest wgmma of a K step: a tensor's sides are powers of two."""
+        return 1 << (self.block_n.bit_length() - 1)
+
+    @property
+    def wide_chunks(self) -> int:
+        """Column chunks of a wide tile's epilogue, each as wide as its narrower accumulator."""
+        return self.block_n // (self.block_n - self.mma_columns)
 
     @property
     def mma_kind(self) -> str:
@@ -266,10 +269,10 @@ def _block_violations(config: GemmConfig, dtype: str, device: Device) -> Iterato
     for name, value, allowed in (
         ("cluster", c.cluster, (1, 2)),
         ("block_m", c.block_m, tuple(rows * c.cluster for rows in (64, 128, 192, 256))),
-        ("block_n", c.block_n, (16, 32, 64, 128, WIDE_COLUMNS, 256)),
+        ("block_n", c.block_n, tuple(sorted((16, 32, 64, 128, 256, *WIDE_COLUMNS)))),
         ("block_k", c.block_k, (64, 128, 256)),
         ("consumer_warps", c.consumer_warps, (4, 8)),
-        ("epilogue_split", c.epilogue_split, (3,) if c.wide else (1, 2, 4)),
+        ("epilogue_split", c.epilogue_split, (c.wide_chunks,) if c.wide else (1, 2, 4)),
         ("ctas_per_sm", c.ctas_per_sm, (1, 2)),
         ("staging", c.staging, ("own", "ring")),
     ):
@@ -286,7 +289,7 @@ def _block_violations(config: GemmConfig, dtype: str, device: Device) -> Iterato
     if c.consumers > 1 and c.consumer_warps != WARP_GROUP:
         yield f"{c.scheme} with {c.consumer_warps} warps a consumer: each of several consumers is one warp group"
     yield from _cluster_violations(c)
-    yield from _wide_violations(c, element)
+    yield from _wide_violations(c)
     if c.cta_rows == 3 * MMA_ROWS and c.scheme != "cooperative":
         yield f"block_m {c.block_m} with {c.scheme}: 192 rows are three cooperative consumers'"
     if c.split_tail and c.split_k == 1:
@@ -339,16 +342,11 @@ def _cluster_violations(c: GemmConfig) -> Iterator[str]:
         yield f"cluster {c.cluster} with staging in the ring: a slot's tiles are not one CTA's to write"
 
 
-def _wide_violations(c: GemmConfig, element: int) -> Iterator[str]:
+def _wide_violations(c: GemmConfig) -> Iterator[str]:
     if not c.wide:
         return
     if not c.specialized or c.promoted or c.cluster > 1:
         yield f"block_n {c.block_n} of pipelined or promoted products or of clusters: its columns are two accumulators'"
-    if c.block_k * element != SWIZZLED_ROW_BYTES:
-        yield (
-            f"block_n {c.block_n} with block_k {c.block_k}: its pieces of B lie as one tile where K blocks are "
-            f"{SWIZZLED_ROW_BYTES} bytes"
-        )
     if c.staging != "own":
         yield f"block_n {c.block_n} with staging {c.staging}: no measured loop needs the bytes"
     if c.split != "none" and c.accumulator_registers > SPLIT_REGISTERS:

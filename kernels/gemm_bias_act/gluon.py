@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from warpplan.kernels.device.activations import activate
 from warpplan.kernels.device.block import Block, block
-from warpplan.kernels.device.epilogue import shared_layout, store_staged
-from warpplan.kernels.device.matmul import allocate_ring, allocate_staging, specialize
-from warpplan.kernels.gemm.gluon import RUNTIME_INTEGERS, TYPES, cluster_splits, finish_unit
+from warpplan.kernels.device.epilogue import store_staged
+from warpplan.kernels.device.matmul import allocate_ring, allocate_staging, by_width, specialize
+from warpplan.kernels.gemm.gluon import RUNTIME_INTEGERS, Boxes, described, finish_unit
 from warpplan.kernels.gemm.gluon import constants as product_constants
 from warpplan.kernels.gemm.gluon import descriptor_blocks as product_blocks
 from warpplan.kernels.gemm.space import GemmConfig
@@ -135,6 +135,7 @@ def load_residual(like, row, column, rows, columns, out, BLOCK: gl.constexpr):
 def gemm_bias_act_kernel(
     a_desc,
     b_desc,
+    b_rest_desc,
     c,
     workspace,
     counters,
@@ -176,24 +177,23 @@ def gemm_bias_act_kernel(
         A_MAJOR, B_MAJOR, "none", gl.num_ctas(), LAUNCH_DEPENDENTS,
     )  # fmt: skip
     BLOCK: gl.constexpr = fused_block(PLAN, ACTIVATION, BIAS, RESIDUAL)
-    ring = allocate_ring(a_desc, b_desc, BLOCK)
+    b_descs = by_width(b_desc, b_rest_desc, BLOCK)
+    ring = allocate_ring(a_desc, b_descs, BLOCK)
     staging = ring.a
     if not STAGING_IN_RING:
         staging = allocate_staging(a_desc.dtype, BLOCK)
     sizes = Sizes(M, N, K, GROUP_M, SPLIT_K, WHOLE_TILES)
     out = FusedOutput(c, C_ROW_STRIDE, staging, workspace, counters, bias, residual, RESIDUAL_ROW_STRIDE)
     specialize(
-        a_desc, b_desc, out, ring, sizes, BLOCK, unit_count, locate, finish, PRODUCER_REGISTERS, CONSUMER_REGISTERS
+        a_desc, b_descs, out, ring, sizes, BLOCK, unit_count, locate, finish, PRODUCER_REGISTERS, CONSUMER_REGISTERS
     )
 
 
-Boxes = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
-
-
 def descriptor_blocks(config: GemmConfig, epilogue: FusedEpilogue, layout: str = "nt") -> Boxes:
-    """The TMA boxes of A', B' and C in elements, as they lie in memory."""
-    a, b, c = product_blocks(config, layout)
-    return a, b, (c[0], c[1] // 2) if epilogue.halves else c
+    """The product's TMA boxes, of which SwiGLU leaves half of C's columns."""
+    boxes = product_blocks(config, layout)
+    rows, columns = boxes["c"]
+    return {**boxes, "c": (rows, columns // 2)} if epilogue.halves else boxes
 
 
 def constants(
@@ -211,16 +211,11 @@ def signature(
     """(types of the runtime arguments, constants, 16-byte aligned arguments) as a launch would specialise them, with a
     bias of the operands' type; bias and residual are aligned where rows of C are."""
     boxes = descriptor_blocks(config, epilogue, layout)
-    splits = cluster_splits(config, layout)
-    a, b, c = (
-        f"tensordesc<{element}{list(box)},{shared_layout(box, TYPES[element], config.cluster, split)!r}>"
-        for box, split in zip(boxes, splits, strict=True)
-    )
-    types = {"a_desc": a, "b_desc": b, "c": c if tma_store else f"*{element}"}
+    types, absent = described(config, boxes, element, element, tma_store, layout)
     types |= dict.fromkeys((*RUNTIME_INTEGERS, "RESIDUAL_ROW_STRIDE"), "i32")
     aligned = "aligned" if tma_store else "any"
     bias, residual = aligned if epilogue.bias else "none", aligned if epilogue.residual else "none"
-    values = constants(config, epilogue.activation, bias, residual, tma_store, layout)
+    values = constants(config, epilogue.activation, bias, residual, tma_store, layout) | absent
     for name, present in (("bias", epilogue.bias), ("residual", epilogue.residual)):
         types |= {name: f"*{element}"} if present else {}
         values |= {} if present else {name: None}

@@ -26,7 +26,7 @@ from warpplan.kernels.device.boxes import RAGGED_ROWS, as_box
 from warpplan.kernels.device.early_launch import LAUNCH_OPTIONS
 from warpplan.kernels.device.epilogue import column_chunks, shared_layout
 from warpplan.kernels.device.groups import Groups, Search, count_units, find_group, first_window
-from warpplan.kernels.device.matmul import allocate_ring, allocate_staging, specialize
+from warpplan.kernels.device.matmul import allocate_ring, allocate_staging, by_width, specialize
 from warpplan.kernels.device.scaling import SCALE_BLOCK, Scales, scale_chunk
 from warpplan.kernels.device.tile_order import banded_tile
 from warpplan.kernels.gemm.gluon import RESULTS, TYPES
@@ -166,16 +166,16 @@ def load(a_desc, b_desc, tile, k, slot, ring, BLOCK: gl.constexpr):
         else:
             tma_load(a_desc, [a_row, a_k], full, a)
     b_k = tile.b_k + k * BLOCK.block_k
-    PIECES: gl.constexpr = BLOCK.pieces
-    for piece in gl.static_range(PIECES):
-        b = as_box(ring.b.index(slot * PIECES + piece), b_desc)
-        column = tile.column + piece * BLOCK.widths[-1]
+    WIDTHS: gl.constexpr = len(BLOCK.widths)
+    for i in gl.static_range(WIDTHS):
+        b = as_box(ring.b[i].index(slot), b_desc[i])
+        column = tile.column + i * BLOCK.widths[0]
         if BLOCK.product == "wgrad":
-            tma_load(b_desc, ragged(b_k, column, tile.end), full, b)
+            tma_load(b_desc[i], ragged(b_k, column, tile.end), full, b)
         elif BLOCK.product == "dgrad":
-            tma_load(b_desc, [tile.group, b_k, column], full, b)
+            tma_load(b_desc[i], [tile.group, b_k, column], full, b)
         else:
-            tma_load(b_desc, [tile.group, column, b_k], full, b)
+            tma_load(b_desc[i], [tile.group, column, b_k], full, b)
 
 
 @gluon.jit
@@ -210,6 +210,7 @@ RUNTIME_INTEGERS = ["G", "M", "ROWS", "COLUMNS", "K", "GROUP_M", "ROW_SCALE_STRI
 def grouped_gemm_kernel(
     a_desc,
     b_desc,
+    b_rest_desc,
     c_desc,
     ends,
     row_scales,
@@ -243,7 +244,8 @@ def grouped_gemm_kernel(
     BLOCK: gl.constexpr = grouped_block(
         PRODUCT, WINDOW, SCHEME, CONSUMERS, BLOCK_M, BLOCK_N, BLOCK_K, DEPTH, EPILOGUE_SPLIT, STAGING_IN_RING, SCALES
     )
-    ring = allocate_ring(a_desc, b_desc, BLOCK)
+    b_descs = by_width(b_desc, b_rest_desc, BLOCK)
+    ring = allocate_ring(a_desc, b_descs, BLOCK)
     staging = ring.a
     if not STAGING_IN_RING:
         staging = allocate_staging(c_desc.dtype, BLOCK)
@@ -252,19 +254,21 @@ def grouped_gemm_kernel(
     scales = Scales(row_scales, ROW_SCALE_STRIDE, ROW_SCALE_K_STRIDE, M, column_scales, column_stride, 1, G * COLUMNS)
     out = GroupedOutput(c_desc, staging, scales)
     specialize(
-        a_desc, b_desc, out, ring, launch, BLOCK, unit_count, locate, finish, PRODUCER_REGISTERS, CONSUMER_REGISTERS,
+        a_desc, b_descs, out, ring, launch, BLOCK, unit_count, locate, finish, PRODUCER_REGISTERS, CONSUMER_REGISTERS,
         begin, load,
     )  # fmt: skip
 
 
-def descriptor_blocks(config: GemmConfig, product: str) -> tuple[list[int], list[int], list[int]]:
-    """The TMA boxes of the left operand, a piece of the right one and the result, in elements as they lie in memory."""
-    rows, columns, depth = config.consumer_rows, accumulator_widths(config.block_n)[-1], config.block_k
-    chunk = [rows, config.block_n // config.epilogue_split]
-    if product == "wgrad":
-        return [1, 1, depth, rows], [1, 1, depth, columns], [1, *chunk]
-    b = [1, columns, depth] if product == "forward" else [1, depth, columns]
-    return [rows, depth], b, [1, 1, *chunk]
+def descriptor_blocks(config: GemmConfig, product: str) -> dict[str, tuple[int, ...]]:
+    """The TMA boxes of the left operand, of the right one (for each of the block's widths) and of the result, in
+    elements as they lie in memory, by the kernel's argument."""
+    rows, depth = config.consumer_rows, config.block_k
+    chunk = (rows, config.block_n // config.epilogue_split)
+    boxes: dict[str, tuple[int, ...]] = {"a_desc": (1, 1, depth, rows) if product == "wgrad" else (rows, depth)}
+    for name, columns in zip(("b_desc", "b_rest_desc"), accumulator_widths(config.block_n), strict=False):
+        forms = {"forward": (1, columns, depth), "dgrad": (1, depth, columns), "wgrad": (1, 1, depth, columns)}
+        boxes[name] = forms[product]
+    return {**boxes, "c_desc": (1, *chunk) if product == "wgrad" else (1, 1, *chunk)}
 
 
 def constants(config: GemmConfig, product: str, window: int, scales: str = "none") -> dict[str, object]:
@@ -294,14 +298,14 @@ def signature(
     config: GemmConfig, element: str, product: str, window: int, scales: str = "none"
 ) -> tuple[dict[str, str], dict[str, object], list[str]]:
     """(types of the runtime arguments, constants, 16-byte aligned arguments) as a launch would specialise them."""
-    names = ("a_desc", "b_desc", "c_desc")
-    elements = (element, element, RESULTS[element])
-    types = {
-        name: f"tensordesc<{e}{box},{shared_layout(tuple(box), TYPES[e])!r}>"
-        for name, e, box in zip(names, elements, descriptor_blocks(config, product), strict=True)
-    }
+    types = {}
+    for name, box in descriptor_blocks(config, product).items():
+        kind = RESULTS[element] if name == "c_desc" else element
+        types[name] = f"tensordesc<{kind}{list(box)},{shared_layout(box, TYPES[kind])!r}>"
     types |= {"ends": "*i32"} | dict.fromkeys(RUNTIME_INTEGERS, "i32")
     values = constants(config, product, window, scales)
+    if "b_rest_desc" not in types:
+        values["b_rest_desc"] = None
     if scales == "none":
         return types, values | {"row_scales": None, "column_scales": None}, ["ends"]
     types |= {"row_scales": "*fp32", "column_scales": "*fp32"}

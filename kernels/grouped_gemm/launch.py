@@ -156,7 +156,10 @@ def _launch(
     boxes, keywords = _fixed(config, product, window_groups(groups), scales)
     _, columns = out.shape[-2:]
     arguments = (
-        *(_describe(t, box) for t, box in zip((left, right, out), boxes, strict=True)),
+        _describe(left, boxes["a_desc"]),
+        _describe(right, boxes["b_desc"]),
+        _describe(right, boxes["b_rest_desc"]) if "b_rest_desc" in boxes else None,
+        _describe(out, boxes["c_desc"]),
         ends,
         scale_a,
         scale_b,
@@ -185,12 +188,12 @@ def _checked(config: GemmConfig | TuningConfig, dtype: str, device: int, product
 @lru_cache(maxsize=1024)
 def _fixed(
     config: GemmConfig, product: Product, window: int, scales: str
-) -> tuple[tuple[tuple[int, ...], ...], dict[str, object]]:
+) -> tuple[dict[str, tuple[int, ...]], dict[str, object]]:
     """(the TMA boxes of a configuration, the keywords of its launch)."""
     from warpplan.kernels.grouped_gemm import gluon
 
     keywords = {**gluon.constants(config, product, window, scales), **gluon.launch_options(config)}
-    return tuple(map(tuple, gluon.descriptor_blocks(config, product))), keywords
+    return gluon.descriptor_blocks(config, product), keywords
 
 
 @lru_cache(maxsize=1024)

@@ -13,6 +13,8 @@ ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
 KNOTS = (16, 64, 256)
 """Columns at which the costs of a wgmma bend, of all ``COLUMNS`` (data/nvidia_h200.json): a lookup draws the straight
 lines between them. All five columns take half as long again to measure and give the same lookups within 2 %."""
+PAIRS = (96, 160, 192)
+"""Columns that two accumulators have, of powers of two: a GEMM's tiles of other widths."""
 ROWS = 64
 """Rows of one warp group's tile: 16 for each of its four warps, as wgmma has it."""
 
@@ -52,7 +54,7 @@ def _wgmma() -> tuple[Point, ...]:
         Point.of("wgmma_transposed", n=n, dtype=d, operands=o) for d in DTYPES for o in ("a", "b", "ab") for n in KNOTS
     ]
     two = [Point.of("wgmma_two_groups", n=n, dtype="bfloat16", a="shared") for n in COLUMNS]
-    pair = [Point.of("wgmma_pair", n=192, dtype=d, a="shared") for d in (*DTYPES, "float8_e4m3fn")]
+    pair = [Point.of("wgmma_pair", n=n, dtype=d, a="shared") for d in (*DTYPES, "float8_e4m3fn") for n in PAIRS]
     return (*one, *fp8, *transposed, *two, *pair)
 
 

@@ -3,7 +3,8 @@
 occupancy  cycles an instruction in a long chain of asynchronous ones, 16 to a wait, from the slope between two lengths.
 latency    issue → ``wait(0)`` of one group of four instructions (128 bytes of K), less three occupancies.
 issue      cycles the warps need to issue one of those four.
-``wgmma_pair``: a K step of ``n`` columns by two accumulators, ``n`` less a third, then a third; cycles of both.
+``wgmma_pair``: a K step of ``n`` columns by two accumulators, of the largest power of two and of the rest; cycles of
+both.
 ``wgmma_two_groups``: two warp groups with their own rows share the SM's tensor cores; cycles an instruction of either.
 ``wgmma_transposed``: ``operands`` ("a", "b" or "ab") lie in shared memory with the reduction dimension outermost, as
 [K, M] and [K, N]; only 16-bit types can.
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from warpplan.kernels.device.block import accumulator_widths
 from warpplan.kernels.triton_compat import gl, gluon, warpgroup_mma, warpgroup_mma_wait
 from warpplan.kernels.triton_types import JitFunction
 from warpplan.profiler.probes.cases import Case, Pointer
@@ -95,15 +97,17 @@ def chain(out, data, sink, reps, inner, stride, M: gl.constexpr, N: gl.constexpr
 @probe_kernel
 def pair_chain(out, data, sink, reps, inner, stride, M: gl.constexpr, N: gl.constexpr, K: gl.constexpr,
                CHAIN: gl.constexpr, A_LIES: gl.constexpr, B_LIES: gl.constexpr):  # fmt: skip
-    """:func:`chain` of multiplies by 2 · N columns and by N columns, in turn."""
+    """:func:`chain` of multiplies by the wider part of N columns and by the rest, in turn."""
     BITS: gl.constexpr = data.dtype.element_ty.primitive_bitwidth
-    MAIN: gl.constexpr = _accumulator(2 * N, gl.num_warps(), BITS)
-    REST: gl.constexpr = _accumulator(N, gl.num_warps(), BITS)
+    WIDE: gl.constexpr = accumulator_widths(N)[0]
+    NARROW: gl.constexpr = N - WIDE
+    MAIN: gl.constexpr = _accumulator(WIDE, gl.num_warps(), BITS)
+    REST: gl.constexpr = _accumulator(NARROW, gl.num_warps(), BITS)
     a = _left(data, M, K, MAIN, A_LIES)
-    b = _right(data, 2 * N, K, B_LIES)
-    c = _right(data, N, K, B_LIES)
-    main = gl.zeros([M, 2 * N], gl.float32, MAIN)
-    rest = gl.zeros([M, N], gl.float32, REST)
+    b = _right(data, WIDE, K, B_LIES)
+    c = _right(data, NARROW, K, B_LIES)
+    main = gl.zeros([M, WIDE], gl.float32, MAIN)
+    rest = gl.zeros([M, NARROW], gl.float32, REST)
     pid = gl.program_id(0)
     for r in range(active_repetitions(reps, stride)):
         start = clock()
@@ -114,8 +118,8 @@ def pair_chain(out, data, sink, reps, inner, stride, M: gl.constexpr, N: gl.cons
             main, rest = warpgroup_mma_wait(2, deps=[main, rest])
         main, rest = warpgroup_mma_wait(0, deps=[main, rest])
         record(out, pid * reps + r, 0, 1, clock() - start)
-    _keep(sink, main, M, 2 * N, MAIN)
-    _keep(sink, rest, M, N, REST)
+    _keep(sink, main, M, WIDE, MAIN)
+    _keep(sink, rest, M, NARROW, REST)
 
 
 @probe_kernel
@@ -156,8 +160,8 @@ def _case(
         kernel,
         (
             ("out", Pointer("int32", out_elements(COLUMNS))),
-            ("data", Pointer(dtype, max(rows, 2 * n) * k, "normal")),
-            ("sink", Pointer("float32", rows * 2 * n)),
+            ("data", Pointer(dtype, max(rows, n) * k, "normal")),
+            ("sink", Pointer("float32", rows * n)),
             *((name, "i32") for name in numbers),
         ),
         (("M", rows), ("N", n), ("K", k), *constants.items(), ("A_LIES", lies[0]), ("B_LIES", lies[1])),
@@ -182,7 +186,7 @@ def cases(point: Point) -> tuple[Case, ...]:
     if point.kind == "wgmma_two_groups":
         return (chain_case(n, dtype, lies, groups=2),)
     if point.kind == "wgmma_pair":
-        return (_case(pair_chain, n // 3, dtype, lies, 1, "reps", "inner", "stride", CHAIN=CHAIN),)
+        return (_case(pair_chain, n, dtype, lies, 1, "reps", "inner", "stride", CHAIN=CHAIN),)
     return chain_case(n, dtype, lies), _case(single, n, dtype, lies, 1, "reps", "stride")
 
 

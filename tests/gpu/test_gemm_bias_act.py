@@ -32,6 +32,8 @@ CONFIGS = (
     GemmConfig("cooperative", 192, 128, 64, 4, 4, epilogue_split=2, split_k=3, split_tail=True),
     GemmConfig("cooperative", 256, 192, 64, 4, 3, epilogue_split=3),
     GemmConfig("single", 64, 192, 64, 4, 6, epilogue_split=3, swap=True),
+    GemmConfig("cooperative", 128, 96, 64, 4, 6, epilogue_split=3),
+    GemmConfig("cooperative", 256, 160, 64, 4, 3, epilogue_split=5),
     GemmConfig("pingpong", 64, 256, 64, 4, 4),
     GemmConfig("pingpong", 128, 128, 64, 4, 5, epilogue_split=2, staging="ring", swap=True),
 )

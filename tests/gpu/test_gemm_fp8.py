@@ -30,6 +30,8 @@ CONFIGS = (
     GemmConfig("single", 64, 16, 256, 4, 4, swap=True, ctas_per_sm=2),
     GemmConfig("cooperative", 256, 192, 128, 4, 3, epilogue_split=3),
     GemmConfig("single", 64, 192, 128, 4, 4, epilogue_split=3, swap=True),
+    GemmConfig("pingpong", 64, 96, 128, 4, 6, epilogue_split=3),
+    GemmConfig("cooperative", 128, 160, 128, 4, 5, epilogue_split=5, swap=True),
 )
 PROMOTED = (
     GemmConfig("cooperative", 128, 128, 128, 4, 6, promoted=True),

@@ -36,6 +36,8 @@ CONFIGS = (
     GemmConfig("single", 64, 32, 128, 4, 3, ctas_per_sm=2),
     GemmConfig("cooperative", 256, 192, 64, 4, 3, epilogue_split=3),
     GemmConfig("pingpong", 128, 192, 64, 4, 4, epilogue_split=3),
+    GemmConfig("cooperative", 256, 160, 64, 4, 3, epilogue_split=5),
+    GemmConfig("pingpong", 64, 96, 64, 4, 6, epilogue_split=3),
 )
 FP8_CONFIGS = (
     GemmConfig("cooperative", 128, 256, 128, 4, 4, epilogue_split=2),

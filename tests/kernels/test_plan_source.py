@@ -15,12 +15,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from warpplan.kernels.gemm.kernel import Gemm
-from warpplan.kernels.plan_source import AskPlan, PlanSourceWarning, configuration, runnable, use_source
+from warpplan.kernels.plan_source import AskPlan, PlanSourceWarning, configuration, use_source
 from warpplan.planner.errors import Infeasible, InvalidInput, MalformedFile, StoreError, UnknownName
 from warpplan.planner.values.device import H200
 from warpplan.planner.values.profile import Profile
 from warpplan.planner.values.tuning import TuningConfig
-from warpplan.profiler.embedded import embedded
 
 SHAPE = (1024, 512, 256)
 OTHER = TuningConfig.of({"BLOCK_M": 1}, num_warps=4, num_stages=1)
@@ -69,16 +68,6 @@ def answering(status: int, body: object) -> Iterator[tuple[str, list[str]]]:
 def test_the_ranking_is_the_kernels_own(ranked: TuningConfig) -> None:
     assert found() == ranked
     assert found(device="NVIDIA H20") == ranked, "a Hopper GPU of another name has the H200's profile"
-
-
-@pytest.mark.parametrize("joins", [True, False])
-def test_no_plan_needs_what_the_installed_triton_cannot_compile(monkeypatch: pytest.MonkeyPatch, joins: bool) -> None:
-    compat = pytest.importorskip("warpplan.kernels.triton_compat", reason="needs triton")
-    monkeypatch.setattr(compat, "views_join_pieces", joins)
-    profile = runnable(embedded(H200.name))
-    ranked = Gemm().ranked((4096, 4096, 4096), "bfloat16", H200, profile)
-    assert any(config.wide for config, _ in ranked) == joins
-    assert (profile == embedded(H200.name)) == joins
 
 
 def test_every_process_finds_the_same(ranked: TuningConfig) -> None:

@@ -113,24 +113,6 @@ class Shared:
         return Tensor(self.data.copy())
 
 
-class SideBySide(Shared):
-    """Views of shared memory as one along ``axis``; what it shows is theirs when it is looked at."""
-
-    def __init__(self, views: list[np.ndarray], axis: int) -> None:
-        self.views = views
-        self.axis = axis
-
-    @property
-    def data(self) -> np.ndarray:
-        return np.concatenate(self.views, self.axis)
-
-    def store(self, value: Tensor) -> None:
-        raise ProtocolError(f"a chunk of {value.data.size} elements does not fit the {self.views[0].size} of its slot")
-
-    def permute(self, order: tuple[int, ...]) -> Shared:
-        return SideBySide([view.transpose(order) for view in self.views], order.index(self.axis))
-
-
 class Tensor:
     """Registers of a partition."""
 
@@ -536,12 +518,6 @@ def _barriers(count: int, number: int, shared: bool) -> np.ndarray:
 
 def _reinterpret(view: Shared, dtype: str, shape: tuple[int, ...], layout: object) -> Shared:
     size = int(np.prod(shape))
-    tiles = view.data.base
-    if size > view.data.size and size % view.data.size == 0 and tiles.ndim == view.data.ndim + 1:
-        first = (view.data.ctypes.data - tiles.ctypes.data) // view.data.nbytes
-        views = list(tiles[first : first + size // view.data.size])
-        if sum(v.size for v in views) == size:
-            return SideBySide(views, 0 if shape[1] == view.data.shape[1] else 1)
     if size > view.data.size:
         raise ProtocolError(f"a chunk of {size} elements does not fit the {view.data.size} of its slot")
     return Shared(view.data.reshape(-1)[:size].reshape(shape))
@@ -711,7 +687,6 @@ def fake_compat() -> SimpleNamespace:
         gdc_launch_dependents=_launch_dependents,
         gdc_wait=_wait_for_previous_kernel,
         has_clusters=True,
-        views_join_pieces=True,
         reinterpret=_reinterpret,
         thread_barrier=lambda: None,
         tma_load=_load,
@@ -831,7 +806,7 @@ def run_gemm(
     stride = n + 3
     c = np.full((m, stride), POISON)
     a_desc = _operand(left, (block.rows, block.block_k), a_major == "k", 0)
-    b_desc = _operand(right, (block.widths[-1], block.block_k), b_major == "k")
+    b_descs = by_width(right, block, b_major == "k")
     halves = 1 if constants["SWAP"] else 0
     out: Any = Descriptor(c[:, :n], block.tile, halves) if constants["TMA_STORE"] else Pointer(c.reshape(-1))
     tiles = -(-len(left) // block.block_m) * -(-len(right) // block.block_n)
@@ -842,7 +817,7 @@ def run_gemm(
     pointers = [Pointer(s.reshape(-1)) for s in scales] if scales else [None, None]
     strides = [step for s in scales for step in (s.shape[1], 1)] if scales else [0] * 4
     arguments = (
-        a_desc, b_desc, out, Pointer(workspace), Pointer(counters), *pointers, len(left), len(right), a.shape[1],
+        a_desc, *b_descs, out, Pointer(workspace), Pointer(counters), *pointers, len(left), len(right), a.shape[1],
         group_m, split_k, whole_tiles, stride, *strides,
     )  # fmt: skip
     run_ctas(kernel.gemm_kernel, arguments, constants, programs, seed, resident, cluster)
@@ -881,6 +856,12 @@ def run_ctas(
     runner.run()
     if sorted(runner.launching) != (list(range(programs * cluster)) if constants["LAUNCH_DEPENDENTS"] else []):
         raise ProtocolError(f"the next launch was let begin by CTAs {runner.launching}")
+
+
+def by_width(matrix: np.ndarray, block: Any, by_k: bool = True) -> tuple[Descriptor, Descriptor | None]:
+    """The descriptors of B for each of the block's widths; None where it has one."""
+    main, *rest = (_operand(matrix, (columns, block.block_k), by_k) for columns in block.widths)
+    return main, rest[0] if rest else None
 
 
 def _operand(matrix: np.ndarray, box: tuple[int, int], by_k: bool, split: int | None = None) -> Descriptor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import pytest
@@ -11,7 +10,7 @@ pytest.importorskip("triton", reason="compiling needs triton")
 
 from warpplan.kernels.gemm.compile_gemm import compile_gemm
 from warpplan.kernels.gemm.space import LAYOUTS, GemmConfig
-from warpplan.kernels.triton_compat import has_clusters, views_join_pieces
+from warpplan.kernels.triton_compat import has_clusters
 from warpplan.planner.errors import InvalidConfig
 
 REPRESENTATIVES = (
@@ -31,6 +30,11 @@ REPRESENTATIVES = (
     GemmConfig("cooperative", 256, 192, 64, 4, 3, epilogue_split=3),
     GemmConfig("cooperative", 192, 192, 64, 4, 4, epilogue_split=3, split_k=2),
     GemmConfig("single", 64, 192, 64, 4, 6, epilogue_split=3, swap=True),
+    GemmConfig("single", 64, 96, 128, 4, 4, epilogue_split=3, swap=True, split_k=2),
+    GemmConfig("pingpong", 128, 96, 64, 4, 6, epilogue_split=3),
+    GemmConfig("single", 128, 160, 64, 8, 4, epilogue_split=5, split_k=2),
+    GemmConfig("cooperative", 192, 160, 64, 4, 4, epilogue_split=5, stream_k=True),
+    GemmConfig("cooperative", 256, 160, 64, 4, 3, epilogue_split=5, swap=True),
     GemmConfig("pingpong", 64, 192, 64, 4, 4, epilogue_split=3, stream_k=True),
     GemmConfig("pipelined", 128, 256, 64, 8, 3),
     GemmConfig("pipelined", 64, 64, 128, 4, 4),
@@ -59,10 +63,6 @@ EARLY = (
 @pytest.mark.parametrize("config", EARLY, ids=repr)
 @pytest.mark.parametrize("early", [False, True])
 def test_the_next_launch_is_let_begin_where_the_plan_says_so(config, early):
-    if config.wide and not views_join_pieces:
-        with pytest.raises(InvalidConfig, match="cannot view two pieces of B as one tile"):
-            compile_gemm(config, "bfloat16")
-        return
     report = compile_gemm(replace(config, launch_dependents=early), "bfloat16")
     assert report.clean
     assert report.ptx.count("griddepcontrol.wait") == 1
@@ -114,24 +114,3 @@ def test_every_kind_of_block_compiles_cleanly_in_every_layout(config, layout):
     assert report.clean
     assert report.warps == config.total_warps
     assert report.shared_bytes <= config.smem_bytes(2)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("layout", ["nt", "nn"])
-def test_pieces_of_64_columns_land_where_a_wider_tile_has_them(layout):
-    """So that a multiply by 128 columns can read two of them as one tile. Where B lies by columns, TMA itself copies
-    such a tile in two; where it lies by rows, rows of 128 bytes follow one another."""
-    pieces = compile_gemm(GemmConfig("single", 64, 192, 64, 4, 4, epilogue_split=3), "bfloat16", layout=layout).ptx
-    whole = compile_gemm(GemmConfig("single", 64, 128, 64, 4, 4), "bfloat16", layout=layout).ptx
-    piece = 64 * 64 * 2
-    assert _copied_to(pieces) == [0, 0, piece, 2 * piece]
-    assert _copied_to(whole) == ([0, 0] if layout == "nt" else [0, 0, piece])
-
-
-def _copied_to(ptx: str) -> list[int]:
-    """Of each TMA load, how many bytes behind its operand's slot it lands."""
-    found = []
-    for address in re.findall(r"cp\.async\.bulk\.tensor\.2d\.shared\S+ \[(%r\d+)\]", ptx):
-        (behind,) = re.findall(rf"add\.s32 \t{address}, %r\d+, (%r\d+|\d+);", ptx)
-        found.append(0 if behind.startswith("%") else int(behind))
-    return found

@@ -24,6 +24,8 @@ COMPILED = (
     (COOPERATIVE, "row"),
     (GemmConfig("pingpong", 64, 256, 128, 4, 4, epilogue_split=2, swap=True), "row"),
     (GemmConfig("single", 64, 128, 128, 4, 4, split_k=3), "row"),
+    (GemmConfig("pingpong", 64, 96, 128, 4, 6, epilogue_split=3), "row"),
+    (GemmConfig("cooperative", 128, 160, 128, 4, 5, epilogue_split=5, swap=True), "row"),
     (PROMOTED, "block"),
     (GemmConfig("pingpong", 64, 128, 128, 4, 6, promoted=True), "block"),
     (GemmConfig("single", 128, 128, 128, 8, 5, split_k=2, promoted=True), "block"),

@@ -277,10 +277,7 @@ BAD = {
         replace(WIDE, scheme="pipelined", block_m=128, consumer_warps=8), "bfloat16",
         "block_n 192 of pipelined or promoted products or of clusters",
     ),
-    "wide tiles of long rows": (
-        replace(WIDE, block_m=128, block_k=128, depth=2), "bfloat16", "block_n 192 with block_k 128: its pieces of B",
-    ),
-    "wide tiles of short rows": (replace(WIDE, block_k=64), "float8_e4m3fn", "block_n 192 with block_k 64: its pieces"),
+    "wider tiles in thirds": (replace(WIDE, block_n=160), "bfloat16", "epilogue_split 3: expected one of 5"),
     "splits of the largest tiles": (
         replace(WIDE, block_m=256, depth=3, split_k=2), "bfloat16",
         "a split of K with 192 accumulator registers a thread: 128 leave room",

@@ -80,7 +80,7 @@ def test_whole_tiles_and_a_split_tail(kernel, plan, programs, whole):
 @pytest.mark.parametrize("swap", [False, True])
 @pytest.mark.parametrize(("a_major", "b_major"), [("k", "k"), ("k", "n"), ("m", "k"), ("m", "n")])
 def test_tiles_of_two_accumulators(kernel, plan, swap, a_major, b_major):
-    """Six columns are four and two; B comes in three pieces of two, and so does the result go."""
+    """Six columns are four and two, each with tiles of B of its own; the result goes in three chunks of two."""
     for seed, split in enumerate((1, 1, 2, 3)):
         check(kernel, 11, 13, 14, seed=seed, programs=3, DEPTH=2 + seed % 2, SWAP=swap, a_major=a_major,
               b_major=b_major, split_k=split, **{**plan, "BLOCK_N": 6, "EPILOGUE_SPLIT": 3})  # fmt: skip
@@ -247,9 +247,14 @@ MUTATIONS = {
         "        number = opaque(tile)\n        owns",
         TAIL,
     ),
-    "the narrower accumulator has the columns before its own": (
-        "slot * BLOCK.pieces + BLOCK.pieces - 1",
-        "slot * BLOCK.pieces + BLOCK.pieces - 2",
+    "both accumulators have the first columns": (
+        "b_row = tile.b_row + i * BLOCK.widths[0]",
+        "b_row = tile.b_row",
+        WIDE,
+    ),
+    "the wider accumulator's tiles are copied again": (
+        "tma_load(b_desc[i], b_at, full, into)",
+        "tma_load(b_desc[0], b_at, full, ring.b[0].index(slot))",
         WIDE,
     ),
     "the narrower accumulator's multiplies are not waited for": (
@@ -257,7 +262,6 @@ MUTATIONS = {
         "num_outstanding=1 + SLOTS",
         WIDE,
     ),
-    "every piece lands where the first one does": ("slot * PIECES + piece", "slot * PIECES", WIDE),
     "the owner waits for one of the others": ("(end - first) // step)", "1)", THIRDS),
     "the first range of a split tile stores it, before the others have begun": (
         "owns = split == splits - 1",
@@ -277,8 +281,8 @@ MUTATIONS = {
     ),
     "one arrival frees a shared slot": ("DEPTH, BLOCK.sharers)", "DEPTH, 1)", COOPERATIVE),
     "the halves swap": (
-        "slot * BLOCK.sharers + PART)\n    b =",
-        "slot * BLOCK.sharers + 1 - PART)\n    b =",
+        "slot * BLOCK.sharers + PART)\n    if BLOCK.a_major",
+        "slot * BLOCK.sharers + 1 - PART)\n    if BLOCK.a_major",
         COOPERATIVE,
     ),
     "a CTA copies into slots that the other still reads": (

@@ -19,6 +19,8 @@ REPRESENTATIVES = (
     GemmConfig("pingpong", 64, 256, 64, 4, 4),
     GemmConfig("cooperative", 128, 256, 64, 4, 4, epilogue_split=4, staging="ring", stream_k=True),
     GemmConfig("pingpong", 128, 128, 64, 4, 4, stream_k=True),
+    GemmConfig("cooperative", 128, 96, 64, 4, 6, epilogue_split=3),
+    GemmConfig("cooperative", 256, 160, 64, 4, 3, epilogue_split=5),
     GemmConfig("pingpong", 128, 128, 64, 4, 5, epilogue_split=2, staging="ring", swap=True),
 )
 

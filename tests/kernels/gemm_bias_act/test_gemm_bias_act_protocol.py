@@ -63,9 +63,9 @@ def run(
     places = programs if stream_k else (tiles - whole_tiles) * (split_k - 1)
     sums = np.full(places * block.block_m * block.block_n, machine.POISON)
     counters = np.zeros((tiles - whole_tiles) * block.sharers, dtype=np.int64)
-    a_desc, b_desc = (machine.Descriptor(x, (r, 4)) for x, r in ((left, block.rows), (right, block.widths[-1])))
     arguments = (
-        a_desc, b_desc, out, machine.Pointer(sums), machine.Pointer(counters),
+        machine.Descriptor(left, (block.rows, 4)), *machine.by_width(right, block), out,
+        machine.Pointer(sums), machine.Pointer(counters),
         None if bias is None else machine.Pointer(bias),
         None if residual is None else machine.Pointer(residual.reshape(-1)),
         len(left), len(right), a.shape[1], 2, split_k, whole_tiles, columns + 3,

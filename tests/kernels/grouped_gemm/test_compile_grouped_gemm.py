@@ -23,6 +23,8 @@ CONFIGS = (
     GemmConfig("cooperative", 192, 192, 64, 4, 4, epilogue_split=3),
     GemmConfig("cooperative", 256, 192, 64, 4, 3, epilogue_split=3),
     GemmConfig("pingpong", 128, 192, 64, 4, 4, epilogue_split=3),
+    GemmConfig("cooperative", 256, 160, 64, 4, 3, epilogue_split=5),
+    GemmConfig("pingpong", 64, 96, 64, 4, 6, epilogue_split=3),
 )
 
 

@@ -43,13 +43,15 @@ class Ragged(machine.Descriptor):
         return rows[None, None]
 
 
-def boxes(product, plan):
-    rows = plan["BLOCK_M"] // (2 if plan["SCHEME"] == "cooperative" else 1)
-    columns, depth = plan["BLOCK_N"] & -plan["BLOCK_N"], plan["BLOCK_K"]
+def descriptors(kernel, product, left, right, out, plan):
+    """Of the left operand, of the right one by the block's widths, and of the result."""
+    rows, depth = plan["BLOCK_M"] // (2 if plan["SCHEME"] == "cooperative" else 1), plan["BLOCK_K"]
     chunk = (rows, plan["BLOCK_N"] // plan["EPILOGUE_SPLIT"])
-    if product == "wgrad":
-        return (1, 1, depth, rows), (1, 1, depth, columns), (1, *chunk)
-    return (rows, depth), (1, columns, depth) if product == "forward" else (1, depth, columns), (1, 1, *chunk)
+    a = (1, 1, depth, rows) if product == "wgrad" else (rows, depth)
+    forms = {"forward": lambda n: (1, n, depth), "dgrad": lambda n: (1, depth, n), "wgrad": lambda n: (1, 1, depth, n)}
+    main, *rest = (described(right, forms[product](n)) for n in kernel.accumulator_widths(plan["BLOCK_N"]))
+    c = (1, *chunk) if product == "wgrad" else (1, 1, *chunk)
+    return described(left, a), main, rest[0] if rest else None, described(out, c)
 
 
 def described(array, box):
@@ -65,7 +67,7 @@ def run(kernel, product, left, right, ends, *, programs, seed, group_m=2, window
         "wgrad": (len(ends), left.shape[1], right.shape[1]),
     }[product]
     out = np.full(shape, machine.POISON)
-    descs = [described(array, box) for array, box in zip((left, right, out), boxes(product, plan), strict=True)]
+    descs = descriptors(kernel, product, left, right, out, plan)
     kind, *arrays = scales or ("none",)
     pointers = [machine.Pointer(s.reshape(-1)) for s in arrays] or [None, None]
     strides = (arrays[0].shape[1], 1) if arrays else (0, 0)
@@ -133,7 +135,7 @@ def test_groups_of_any_size(kernel, product, plan, ends):
 @pytest.mark.parametrize("plan", PLANS, ids=str)
 @pytest.mark.parametrize("product", PRODUCTS)
 def test_tiles_of_two_accumulators(kernel, product, plan):
-    """6 columns are 4 and 2, and B comes in three pieces."""
+    """6 columns are 4 and 2, each with tiles of B of its own."""
     for ends in ((1,), (3, 8, 13), (0, 5, 5, 10)):
         check(kernel, product, ends, rows=17, n=11, k=14, programs=2, **plan, BLOCK_N=6, EPILOGUE_SPLIT=3)
 
@@ -238,8 +240,8 @@ MUTATIONS = {
     "every window begins anew": ("gl.max(search.ends, 0)\n", "0\n", "forward"),
     "ends that fall are believed": (HELD, "gl.minimum(end, groups.rows)", "forward"),
     "ends beyond the rows are believed": (HELD, "gl.maximum(end, first)", "forward"),
-    "all pieces of B are the first": (
-        "column = tile.column + piece * BLOCK.widths[-1]",
+    "both accumulators have the first columns": (
+        "column = tile.column + i * BLOCK.widths[0]",
         "column = tile.column",
         "forward",
     ),
