@@ -3,6 +3,7 @@
     python benchmarks/bench_gemm_many.py --dry-run         # no GPU: rows left, kernels to compile, seconds
     python benchmarks/bench_gemm_many.py --limit-s 280     # -> gemm_many_<card>.json; the next call goes on
     CUDA_VISIBLE_DEVICES=0 python benchmarks/bench_gemm_many.py --shard 1/2   # one of two processes, a GPU each
+    python benchmarks/bench_gemm_many.py --tiles 20 --out F   # training rows: the best of each of the first 20 tiles
 
 Rows are taken in the order of the list, a batch at a time: what a batch needs is compiled, run and checked against fp32
 in child processes on all cores, then its rows are timed one after the other in one process (``kernel_timing.compare``:
@@ -19,6 +20,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,29 +39,53 @@ from time_statistics import least_us
 from warpplan.planner.errors import WarpplanError
 from warpplan.planner.values.codec import key
 from warpplan.planner.values.profile import Profile
+from warpplan.planner.values.tuning import TuningConfig
 from warpplan.profiler.embedded import embedded
 from warpplan.profiler.profile_files import load
 
 BATCH = 120
 """Rows between two compilations, which take minutes each at first."""
+TILES_BATCH = 40
+"""The same, of rows that share fewer kernels."""
 OUT = RESULTS / f"gemm_many_{CARD}.json"
 KEY = ("product", "sizes_text")
+TILE = ("BLOCK_M", "BLOCK_N", "SWAP", "SPLIT_K", "STREAM_K", "CTAS_PER_SM")
+"""What tells one kind of tile from another, beside whether it has a producer of its own."""
+FARTHEST = 2.0
 VERSIONS = ("torch", "triton", "cuda", "warpplan")
 
 Settings = dict[str, Any]
 Plans = dict[DrawnShape, PlannedRow]
 
 
-def plan(shapes: Sequence[DrawnShape], profile: Profile) -> tuple[Plans, dict[DrawnShape, str]]:
-    """The candidates of every shape that the kernel takes, and of the others why not."""
+def plan(shapes: Sequence[DrawnShape], profile: Profile, tiles: int = 0) -> tuple[Plans, dict[DrawnShape, str]]:
+    """The candidates to time of every shape that the kernel takes, and of the others why not; with ``tiles``, of the
+    training shapes."""
     plans: Plans = {}
     refused: dict[DrawnShape, str] = {}
     for shape in shapes:
+        if tiles and shape.split != "train":
+            continue
         try:
-            plans[shape] = planned(shape.row, profile)
+            found = planned(shape.row, profile)
         except WarpplanError as error:
             refused[shape] = str(error)
+            continue
+        ranked = best_of_tiles(found, tiles) if tiles else found.ranked[:FINALISTS]
+        plans[shape] = replace(found, ranked=ranked)
     return plans, refused
+
+
+def best_of_tiles(found: PlannedRow, tiles: int) -> tuple[tuple[TuningConfig, float], ...]:
+    """The first candidate of each of the first ``tiles`` kinds of tile: what a fit cannot learn of a ranking's first
+    few, which are alike. None is predicted to take more than :data:`FARTHEST` times the first."""
+    first: dict[tuple[object, ...], tuple[TuningConfig, float]] = {}
+    for config, us in found.ranked:
+        values = dict(config.kwargs)
+        kind = (values["SCHEME"] == "pipelined", *(values.get(name) for name in TILE))
+        if us <= FARTHEST * found.ranked[0][1]:
+            first.setdefault(kind, (config, us))
+    return tuple(first.values())[:tiles]
 
 
 def changed(plans: Plans, earlier: Sequence[dict[str, Any]]) -> Plans:
@@ -106,7 +132,7 @@ def compare_job(shape: DrawnShape, plan: PlannedRow, failures: dict[str, str], u
     """The first candidates that compiled and computed what they should, "rank 1" the first of the ranking."""
     ours = {
         f"rank {rank}": {"config": config.as_dict()}
-        for rank, (config, _) in enumerate(plan.ranked[:FINALISTS], 1)
+        for rank, (config, _) in enumerate(plan.ranked, 1)
         if compiled(plan.row, config)[0] not in failures
     }
     shared = {"row": as_json(plan.row), "key": key_of(shape), "until": until}
@@ -125,14 +151,14 @@ def row_of_result(shape: DrawnShape, plan: PlannedRow, job: Job, result: dict[st
     order, ``None`` where one did not run. The first that ran is the chosen one; ``best_of_8_us`` is not the least of
     them, which noise makes too short, but :func:`~time_statistics.least_us`."""
     times = result["times"]
-    names = [f"rank {rank}" for rank in range(1, FINALISTS + 1)]
+    names = [f"rank {rank}" for rank in range(1, len(plan.ranked) + 1)]
     ranked_us = [times[name]["us"] if name in times else None for name in names]
     ran = [index for index, us in enumerate(ranked_us) if us is not None]
     chosen, best = ran[0], min(ran, key=lambda index: ranked_us[index])
-    predicted_us = [round(us, 3) for _, us in plan.ranked[:FINALISTS]]
+    predicted_us = [round(us, 3) for _, us in plan.ranked]
     samples = [result["samples"][names[index]] for index in ran]
     return {
-        **names_of(shape), "configs": [config.as_dict() for config, _ in plan.ranked[:FINALISTS]],
+        **names_of(shape), "configs": [config.as_dict() for config, _ in plan.ranked],
         "chosen_us": ranked_us[chosen], "predicted_us": predicted_us[chosen],
         "config": job["ours"][names[chosen]]["config"], "best_of_8_us": round(least_us(samples), 3),
         "best_config": job["ours"][names[best]]["config"], "ranked_us": ranked_us,
@@ -145,7 +171,7 @@ def row_of_result(shape: DrawnShape, plan: PlannedRow, job: Job, result: dict[st
 
 def run_batch(plans: Plans, store: RowStore, known: dict[str, str | None], workers: int, until: float) -> None:
     """Compile and check what the batch needs beyond ``known`` (reasons of failures by key), then time its rows."""
-    checks = check_jobs([(p, [c for c, _ in p.ranked[:FINALISTS]]) for p in plans.values()], peers=False)
+    checks = check_jobs([(p, [c for c, _ in p.ranked]) for p in plans.values()], peers=False)
     new = {name: job for name, job in checks.items() if name not in known}
     if new:
         failures = run_checks(new, workers, until)
@@ -189,9 +215,9 @@ def describe_left(plans: Plans, refused: dict[DrawnShape, str], workers: int) ->
     ordered = list(plans.values())
     for count in sorted({*(n for n in (60, 120, 180, 240, 480) if n < len(ordered)), len(ordered)}):
         some = ordered[:count]
-        checks = check_jobs([(p, [c for c, _ in p.ranked[:FINALISTS]]) for p in some], peers=False)
+        checks = check_jobs([(p, [c for c, _ in p.ranked]) for p in some], peers=False)
         compiling = len(checks) * COMPILE_S / workers + START_S
-        timing = sum(row_seconds(p, FINALISTS, "many") for p in some) + START_S
+        timing = sum(row_seconds(p, len(p.ranked), "many") for p in some) + START_S
         print(
             f"first {count}: {len(checks)} kernels, {compiling:.0f} s to compile with {workers} cores, {timing:.0f} s"
         )
@@ -211,6 +237,7 @@ def parser_of(description: str | None, out: Path) -> argparse.ArgumentParser:
 
 def parse() -> argparse.Namespace:
     parser = parser_of(__doc__, OUT)
+    parser.add_argument("--tiles", type=int, default=0, metavar="N", help="training rows: the best of each of N tiles")
     parser.add_argument("--changed", type=Path, metavar="FILE", help="only rows of FILE whose first choice has changed")
     parser.add_argument(
         "--shard",
@@ -227,7 +254,7 @@ def main() -> int:
     until = time.time() + arguments.limit_s
     shapes = read_list()
     profile = load(arguments.profile) if arguments.profile else embedded(TARGET.name)
-    plans, refused = plan(shapes, profile)
+    plans, refused = plan(shapes, profile, arguments.tiles)
     if arguments.changed:
         plans = changed(plans, json.loads(arguments.changed.read_text())["rows"])
     if arguments.dry_run:
@@ -241,14 +268,17 @@ def main() -> int:
     name = torch.cuda.get_device_name()
     require_target(name)
     settings = settings_of(name, profile, head("gemm_many", name)["versions"])
+    if arguments.tiles:
+        settings["tiles"] = arguments.tiles
     store = resumed(arguments.out, settings, arguments.fresh)
     known: dict[str, str | None] = {}
     finished = store.rows()
     left = [shape for shape in of_shard(list(plans), arguments.shard) if key_of(shape) not in finished]
-    for start in range(0, len(left), BATCH):
+    batch = TILES_BATCH if arguments.tiles else BATCH
+    for start in range(0, len(left), batch):
         if time.time() > until:
             break
-        run_batch({s: plans[s] for s in left[start : start + BATCH]}, store, known, arguments.workers, until)
+        run_batch({s: plans[s] for s in left[start : start + batch]}, store, known, arguments.workers, until)
         write_rows(store, shapes, refused, settings)
     print(f"{len(store.rows())} of {len(plans)} rows measured", flush=True)
     return 0

@@ -81,9 +81,9 @@ ORDERED = {
 }  # fmt: skip
 """Calibrations whose settled rows show what a card costs, and their tables."""
 BEFORE = "_before"
-MANY = (BEFORE, "_training")
-"""Files of ``bench_gemm_many.py`` that gemm is fitted anew to: what was read before that, and training rows that were
-read again while it was, for the first choices of constants between."""
+MANY = (BEFORE, "_training", "_tiles")
+"""Files of ``bench_gemm_many.py`` that gemm is fitted anew to: what was read before that, training rows that were read
+again while it was, for the first choices of constants between, and training rows with the best of each tile."""
 ORDERED_KERNELS = ("gemm", "gemm fp8", "gemm_bias_act", "grouped_gemm", "grouped_gemm fp8")
 """All that run such blocks in such orders: the constants are the card's, not the kernel's."""
 

@@ -39,6 +39,8 @@ GROUPS = (4, 8, 16)
 """Values of ``group_m``: tile rows in a band of the tile order."""
 SPLITS = (2, 3, 4, 6, 8, 16)
 """Values of ``split_k``: ranges that the K of a tile is split into."""
+SPLIT_COLUMNS = 64
+"""The narrowest chunks of a wide tile whose K is split."""
 SWAP_MAX_ROWS = 128
 """The largest M at which A and B are swapped whatever the tile: above it, unswapped tiles of every aspect ratio fit,
 but for :data:`UNTRANSPOSED_ROWS`."""
@@ -271,8 +273,10 @@ def table(dtype: str, device: Device, costs: CostTable | None = None, promoted: 
 
 
 def _splits(base: GemmConfig) -> bool:
-    """Whether the K of such a block's tiles can be split."""
-    return base.specialized and base.cluster == 1 and base.accumulator_registers <= SPLIT_REGISTERS
+    """Whether the K of such a block's tiles may be split. Partial sums of chunks of 32 columns are exchanged slowly:
+    51 splits of such tiles took 13 % longer than predicted (``gemm_many_h100_tiles.json``), and none was the fastest."""
+    narrow = base.wide and base.block_n // base.wide_chunks < SPLIT_COLUMNS
+    return base.specialized and base.cluster == 1 and base.accumulator_registers <= SPLIT_REGISTERS and not narrow
 
 
 def tabulate(configs: Sequence[GemmConfig], group_below: Sequence[int], device: Device) -> CandidateTable:

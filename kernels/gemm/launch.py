@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import triton
@@ -18,7 +18,6 @@ from triton.tools.tensor_descriptor import TensorDescriptor as TlDescriptor
 
 from warpplan.kernels.compile import element_type
 from warpplan.kernels.declaration import Shape
-from warpplan.kernels.gemm.gluon import Boxes
 from warpplan.kernels.gemm.kernel import GEMM
 from warpplan.kernels.gemm.space import SCALE_BLOCK, GemmConfig, config_of, require_valid
 from warpplan.kernels.operands.contexts import bind_context
@@ -37,6 +36,9 @@ from warpplan.kernels.torch_types import Tensor
 from warpplan.kernels.triton_types import KernelArgument, Launcher, TmaDescriptor
 from warpplan.planner.errors import InvalidConfig
 from warpplan.planner.values.tuning import TuningConfig
+
+if TYPE_CHECKING:
+    from warpplan.kernels.gemm.gluon import Boxes
 
 
 def gemm(
