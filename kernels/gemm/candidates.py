@@ -273,8 +273,8 @@ def table(dtype: str, device: Device, costs: CostTable | None = None, promoted: 
 
 
 def _splits(base: GemmConfig) -> bool:
-    """Whether the K of such a block's tiles may be split. Partial sums of chunks of 32 columns are exchanged slowly:
-    51 splits of such tiles took 13 % longer than predicted (``gemm_many_h100_tiles.json``), and none was the fastest."""
+    """Whether the K of such a block's tiles may be split. Partial sums of chunks of 32 columns are exchanged slowly: 51
+    splits of such tiles took 13 % longer than predicted (``gemm_many_h100_tiles.json``), and none was the fastest."""
     narrow = base.wide and base.block_n // base.wide_chunks < SPLIT_COLUMNS
     return base.specialized and base.cluster == 1 and base.accumulator_registers <= SPLIT_REGISTERS and not narrow
 

@@ -10,16 +10,13 @@ from warpplan.kernels.gemm.candidates import CandidateTable, tabulate
 from warpplan.kernels.gemm.graph import loop_graph
 from warpplan.kernels.gemm.space import GemmConfig
 from warpplan.kernels.gemm.work import SolvedTable, calibrated_constants, epilogue_cycles
-from warpplan.planner.predict.alternatives import Columns, RankedCandidates, RankedLoop
+from warpplan.planner.predict.alternatives import Columns, RankedCandidates, RankedLoop, measured_columns
 from warpplan.planner.predict.time_model import DeviceWork
 from warpplan.planner.values.costs import CostTable
 from warpplan.planner.values.device import Device
 from warpplan.planner.values.plan import Outcome
 from warpplan.planner.values.profile import Profile
 from warpplan.planner.values.tuning import TuningConfig
-
-MEASURED_COLUMNS = ("ii_cycles", "prologue_cycles", "epilogue_cycles", "drain_cycles", "dram_latency_cycles")
-"""Columns of the time model's work that follow from measured costs."""
 
 
 def race(
@@ -38,8 +35,7 @@ def race(
     asked = ask(solve(tabulate(configs, [0] * len(configs), device), profile.costs))
 
     def loop(row: int, costs: CostTable) -> Columns:
-        solved = solve(tabulate([configs[row]], [0], device), costs)
-        return {name: float(getattr(solved, name)[0]) for name in MEASURED_COLUMNS}
+        return measured_columns(ask(solve(tabulate([configs[row]], [0], device), costs)))
 
     return RankedCandidates(
         tuple(block_name(config) for config in configs),

@@ -135,6 +135,7 @@ class Gemm:
         :class:`UnknownName` for a scheme that there is not.
         """
         self.declaration.require_dtype(dtype)
+        self.declaration.require_wgmma(device)
         for scheme in schemes or ():
             if scheme not in SCHEMES:
                 raise UnknownName("scheme", scheme, SCHEMES)
