@@ -28,7 +28,7 @@ from warpplan.kernels.attention_fwd.space import ELEMENT_BYTES, HEAD_DIMS, SIXTE
 from warpplan.kernels.declaration import Declaration, Shape, ShapeField, ShapeOption, require_elements
 from warpplan.kernels.gemm.work import calibrated_constants
 from warpplan.planner.errors import Infeasible, InvalidConfig, InvalidShape
-from warpplan.planner.predict.alternatives import Columns, RankedCandidates, RankedLoop
+from warpplan.planner.predict.alternatives import Columns, RankedCandidates, RankedLoop, measured_columns
 from warpplan.planner.predict.ranking import RankedPlan, best_first
 from warpplan.planner.predict.time_model import DeviceWork, Prediction, Rates, predictions, terms
 from warpplan.planner.values.costs import CostTable
@@ -131,15 +131,21 @@ class AttentionDecode:
         """The candidates with their predictions, best first; all of them where ``limit`` is ``None``. Raises
         :class:`Infeasible` where nothing fits and :class:`MissingCosts` where the profile lacks an operation."""
         ATTENTION_DECODE.require_dtype(dtype)
+        ATTENTION_DECODE.require_wgmma(device)
         configs = candidates(decode_shape(shape), dtype, device)
         if not configs:
-            raise Infeasible(f"no attention_decode configuration fits {device.name}", field="shape", value=shape)
-        asked = work(configs, decode_shape(shape), dtype, device, profile)
-        constants = self.time_constants(shape, dtype, profile, asked.structures)
-        parts, time_us = terms(asked, Rates.of(profile, dtype), constants)
+            asked = " ".join(f"{name}={value}" for name, value in ATTENTION_DECODE.named(shape).items())
+            raise Infeasible(
+                f"no attention_decode configuration fits {asked} on {device.name}", field="shape", value=shape
+            )
+        asked_work = work(configs, decode_shape(shape), dtype, device, profile)
+        constants = self.time_constants(shape, dtype, profile, asked_work.structures)
+        parts, time_us = terms(asked_work, Rates.of(profile, dtype), constants)
         # At one time: the deeper ring, then the fewer splits.
-        order = best_first(time_us, (-asked.slots_in_flight, asked.split_k), limit or len(configs))
-        return list(zip((configs[i] for i in order.tolist()), predictions(asked, parts, time_us, order), strict=True))
+        order = best_first(time_us, (-asked_work.slots_in_flight, asked_work.split_k), limit or len(configs))
+        return list(
+            zip((configs[i] for i in order.tolist()), predictions(asked_work, parts, time_us, order), strict=True)
+        )
 
     def plan(self, config: TuningConfig, dtype: str, device: Device, profile: Profile, shape: Shape = ()) -> Outcome:
         """Raises :class:`InvalidConfig` where the kernel cannot run ``config`` on ``device``."""
@@ -166,7 +172,8 @@ class AttentionDecode:
         constants = self.time_constants(shape, dtype, profile, asked.structures)
 
         def loop(row: int, costs: CostTable) -> Columns:
-            return loop_cycles(replace(configs[row], splits=1), dtype, device, costs)
+            under = replace(profile, costs=costs)
+            return measured_columns(work((configs[row],), decode_shape(shape), dtype, device, under))
 
         return RankedCandidates(
             tuple(map(_block_name, configs)), tuple(map(tuning, configs)), asked, dtype, profile, constants, loop

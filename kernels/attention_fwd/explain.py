@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from warpplan.kernels.attention_fwd.graph import loop_graph, plan_candidate
 from warpplan.kernels.attention_fwd.space import AttentionConfig, tuning
 from warpplan.kernels.attention_fwd.work import loop_cycles, loop_of
-from warpplan.planner.predict.alternatives import Columns, RankedCandidates, RankedLoop
+from warpplan.planner.predict.alternatives import Columns, RankedCandidates, RankedLoop, measured_columns
 from warpplan.planner.predict.time_model import DeviceWork
 from warpplan.planner.values.costs import CostTable
 from warpplan.planner.values.device import Device
@@ -15,17 +15,21 @@ from warpplan.planner.values.profile import Profile
 
 
 def race(
-    configs: tuple[AttentionConfig, ...], asked: DeviceWork, dtype: str, device: Device, profile: Profile,
-    constants: Mapping[str, float],
-) -> RankedCandidates:  # fmt: skip
-    """``configs``, one of each block structure and best first, as what an explanation compares; ``asked`` is their
-    work."""
+    configs: tuple[AttentionConfig, ...],
+    ask: Callable[[tuple[AttentionConfig, ...], CostTable], DeviceWork],
+    dtype: str,
+    profile: Profile,
+    constants_of: Callable[[tuple[str, ...]], Mapping[str, float]],
+) -> RankedCandidates:
+    """``configs``, one of each block structure and best first, as what an explanation compares; ``ask`` gives the work
+    of some under costs, ``constants_of`` the constants that structures are predicted with."""
 
     def loop(row: int, costs: CostTable) -> Columns:
-        return loop_cycles(loop_of(configs[row]), dtype, device, costs)
+        return measured_columns(ask((configs[row],), costs))
 
     names, tuned = tuple(map(block_name, configs)), tuple(map(tuning, configs))
-    return RankedCandidates(names, tuned, asked, dtype, profile, constants, loop)
+    asked = ask(configs, profile.costs)
+    return RankedCandidates(names, tuned, asked, dtype, profile, constants_of(asked.structures), loop)
 
 
 def ranked_loop(config: AttentionConfig, dtype: str, device: Device, costs: CostTable) -> RankedLoop:

@@ -27,6 +27,7 @@ from warpplan.planner.errors import Infeasible, InvalidConfig, InvalidShape
 from warpplan.planner.predict.alternatives import RankedCandidates, RankedLoop
 from warpplan.planner.predict.ranking import RankedPlan, best_first
 from warpplan.planner.predict.time_model import DeviceWork, Prediction, Rates, predictions, terms
+from warpplan.planner.values.costs import CostTable
 from warpplan.planner.values.device import Device
 from warpplan.planner.values.plan import Outcome
 from warpplan.planner.values.profile import Profile
@@ -142,6 +143,7 @@ class AttentionFwd:
         :class:`Infeasible` where nothing fits the shape and :class:`MissingCosts` where the profile lacks an
         operation."""
         ATTENTION_FWD.require_dtype(dtype)
+        ATTENTION_FWD.require_wgmma(device)
         configs = candidates(attention_shape(shape), dtype, device)
         if not configs:
             asked = " ".join(f"{name}={value}" for name, value in ATTENTION_FWD.named(shape).items())
@@ -173,9 +175,13 @@ class AttentionFwd:
             best.setdefault(structure(replace(config, persistent=True)), config)
             if len(best) == CONTENDERS:
                 break
-        asked = self._work(tuple(best.values()), shape, dtype, device, profile)
-        constants = self.time_constants(shape, dtype, profile, asked.structures)
-        return race(tuple(best.values()), asked, dtype, device, profile, constants)
+
+        def ask(configs: tuple[AttentionConfig, ...], costs: CostTable) -> DeviceWork:
+            return self._work(configs, shape, dtype, device, replace(profile, costs=costs))
+
+        return race(
+            tuple(best.values()), ask, dtype, profile, lambda names: self.time_constants(shape, dtype, profile, names)
+        )
 
     def device_works(
         self, configs: Sequence[TuningConfig], shapes: Sequence[Shape], dtype: str, device: Device, profile: Profile

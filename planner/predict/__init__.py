@@ -3,7 +3,16 @@ what the next best candidate lacks and which measured number would change the ch
 what fills its interval, ``sensitivity`` which single cost would have to change for another interval."""
 
 EXPORTS = {
-    "alternatives": ("Columns", "Flips", "flips", "Need", "needs", "RankedCandidates", "RankedLoop"),
+    "alternatives": (
+        "Columns",
+        "Flips",
+        "flips",
+        "measured_columns",
+        "Need",
+        "needs",
+        "RankedCandidates",
+        "RankedLoop",
+    ),
     "certificate": ("certify",),
     "explanation": ("Demand", "demands"),
     "measurement_value": (

@@ -24,6 +24,7 @@ from warpplan.planner.values.tuning import TuningConfig
 Floats = NDArray[np.float64]
 Columns = Mapping[str, float]
 """Columns of :class:`DeviceWork` that follow from measured costs, for one candidate."""
+MEASURED_COLUMNS = ("ii_cycles", "prologue_cycles", "epilogue_cycles", "drain_cycles", "dram_latency_cycles")
 Lookup = tuple[str, tuple[tuple[str, str], ...], int]
 """Kind, texts by name, size: what a cost was looked up by."""
 Progress = Callable[[int, int], bool]
@@ -70,6 +71,11 @@ class RankedCandidates:
     def times(self, work: DeviceWork, profile: Profile) -> Floats:
         """Predicted µs a row."""
         return terms(work, Rates.of(profile, self.dtype), self.constants)[1]
+
+
+def measured_columns(work: DeviceWork) -> Columns:
+    """Those of the one candidate that ``work`` is of."""
+    return {name: float(getattr(work, name)[0]) for name in MEASURED_COLUMNS}
 
 
 @dataclass(frozen=True)

@@ -220,7 +220,7 @@ def test_missing_costs_are_named(profile):
 
 
 def test_a_device_without_wgmma_has_no_plan(profile):
-    with pytest.raises(Infeasible, match="no attention_fwd configuration fits B=4 H=16 L=4096 D=128"):
+    with pytest.raises(Infeasible, match="attention_fwd runs on Hopper alone"):
         ATTENTION.rank(LONG, "bfloat16", B200, profile)
 
 
