@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from warpplan.planner.errors import InvalidShape, UnknownName
+from warpplan.planner.errors import Infeasible, InvalidShape, UnknownName
+from warpplan.planner.values.device import Device
 
 Shape = tuple[int | str, ...]
 """The sizes in the order of a declaration's fields, then ``"name=value"`` for each option that is not at its default,
@@ -168,6 +169,14 @@ class Declaration:
         """Raise :class:`UnknownName` for a dtype that the kernel does not have."""
         if dtype not in self.dtypes:
             raise UnknownName("dtype", dtype, self.dtypes)
+
+    def require_wgmma(self, device: Device) -> None:
+        """Raise :class:`Infeasible` for a device without the tensor cores' instructions that the kernel is made of."""
+        if not device.has_wgmma:
+            raise Infeasible(
+                f"{self.name} runs on Hopper alone (wgmma, capability 9.0), not on {device.name}: ask for a Hopper GPU",
+                field="device", value=device.name, limit="capability 9.0",
+            )  # fmt: skip
 
     def parse_shape(self, given: Mapping[str, object]) -> Shape:
         """The one shape that sizes and options by their names make. Sizes are whole numbers, and text such as "4096" is

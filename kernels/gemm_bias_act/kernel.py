@@ -16,6 +16,7 @@ from warpplan.kernels.gemm.work import SolvedTable, solve_table
 from warpplan.kernels.gemm_bias_act.space import (
     ACTIVATIONS,
     ELEMENT_BYTES,
+    MIN_COLUMNS,
     FusedEpilogue,
     epilogue_violations,
     require_valid,
@@ -62,6 +63,12 @@ class GemmBiasAct(Gemm):
         m, n, k = GEMM_BIAS_ACT.sizes(shape)
         if fused_epilogue(shape).halves and n % 2:
             raise InvalidShape(f"N={n}: swiglu takes columns in pairs, so N must be even", field="N", value=n, limit=2)
+        if fused_epilogue(shape).halves and n <= MIN_COLUMNS:
+            raise InvalidShape(
+                f"N={n}: a tile of swiglu stores {MIN_COLUMNS} columns or more, each of two, so pad N to "
+                f"{MIN_COLUMNS + 2} or more",
+                field="N", value=n, limit=MIN_COLUMNS + 2,
+            )  # fmt: skip
         require_rows(GEMM_BIAS_ACT.chosen(shape)["layout"], m, n, k, dtype)
         require_elements("A", m, k)
         require_elements("B", n, k)

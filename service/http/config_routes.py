@@ -150,7 +150,12 @@ async def batch(body: config_schemas.BatchRequest, request: Request) -> Response
     return Response(canonical_json({"results": results}), media_type="application/json")
 
 
-def _parsed(fields: dict[str, Any]) -> Item | WarpplanError:
+def _parsed(fields: object) -> Item | WarpplanError:
+    if not isinstance(fields, dict):
+        return InvalidInput(
+            f"item {fields!r}: expected an object of kernel, shape, dtype and device",
+            field="items", value=fields, limit="an object",
+        )  # fmt: skip
     try:
         return Item.of(fields)
     except InvalidInput as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, WithJsonSchema
 
 from warpplan.kernels import registry
 from warpplan.kernels.declaration import MAX_LIST_CHARACTERS, Declaration, ShapeOption
@@ -152,11 +152,15 @@ class ProblemDetails(BaseModel):
     limit: Any
 
 
+BatchItem = Annotated[Any, WithJsonSchema({"type": "object", "additionalProperties": True})]
+"""Checked one by one: what is no object costs no other item its answer."""
+
+
 class BatchRequest(_Strict):
     """``items``: each ``{"kernel", "shape", "dtype", "device"}``, the shape an object of the sizes and options that the
     kernel declares; they may stand beside the other fields, too."""
 
-    items: Annotated[list[dict[str, Any]], Field(min_length=1, examples=[_batch_example()])]
+    items: Annotated[list[BatchItem], Field(min_length=1, examples=[_batch_example()])]
 
 
 class BatchEntry(BaseModel):

@@ -23,6 +23,10 @@ MOST_CYCLES = 1e9
 LEAST_CEILING, MOST_CEILING = 1e-6, 1e18
 """Of rates, clocks and microseconds alike: far beyond any GPU's on either side, so that no predicted time is infinite.
 Chosen by hand."""
+NORM_LIMITS, RESIDUAL_LIMITS, CONSTANT_LIMITS = (1.0, 100.0), (-5.0, 5.0), (0.0, 1e6)
+"""Of a calibration's exponents (``*_norm``), of its residuals of structures, in the logarithm, and of its other
+constants: far beyond what is ever fitted (``profiler.fit.BOUNDS``), so that each predicted time is a number. Chosen by
+hand."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,8 @@ class Profiles:
 
 
 def _require_possible(profile: Profile, path: Path) -> None:
-    """Raise :class:`MalformedFile` for a time or a ceiling that no GPU has: a predicted time would be none."""
+    """Raise :class:`MalformedFile` for a time or a ceiling that no GPU has, or a constant that no fit gives: a
+    predicted time would be none."""
     for entry in profile.costs.entries:
         for quantiles in (entry.cost.latency, entry.cost.occupancy, entry.cost.issue):
             if quantiles is not None and not 0 <= quantiles.p50 <= MOST_CYCLES:
@@ -113,6 +118,20 @@ def _require_possible(profile: Profile, path: Path) -> None:
         if not LEAST_CEILING <= rate.p50 <= MOST_CEILING:
             reason = f"ceilings.{name} is {rate.p50:g}: expected {LEAST_CEILING:g} to {MOST_CEILING:g}"
             raise MalformedFile(path, reason, field="profile")
+    for calibration in profile.calibrations:
+        for name, value in calibration.constants:
+            low, high = _limits(name)
+            if not low <= value <= high:
+                reason = f"calibrations: {name} of {calibration.kernel} is {value:g}: expected {low:g} to {high:g}"
+                raise MalformedFile(path, reason, field="profile")
+
+
+def _limits(constant: str) -> tuple[float, float]:
+    """What a calibration's constant may be."""
+    kind = constant.split(".")[0]
+    if kind.endswith("_norm"):
+        return NORM_LIMITS
+    return RESIDUAL_LIMITS if kind == "structure" else CONSTANT_LIMITS
 
 
 @cache

@@ -347,6 +347,37 @@ def test_a_profile_with_an_impossible_number(capsys: pytest.CaptureFixture[str],
     assert "expected" in err
 
 
+@pytest.mark.parametrize(
+    ("constant", "number"),
+    [("memory_norm", 0), ("power_norm", 1e9), ("dram_scale", -1), ("l2_scale", 1e300), ("structure.other", 100)],
+)
+def test_a_profile_with_a_constant_that_no_fit_gives(
+    capsys: pytest.CaptureFixture[str], constant: str, number: float
+) -> None:
+    profile: dict[str, Any] = codec.to_json(Profiles().of("NVIDIA H200").profile)
+    calibration = next(c for c in profile["calibrations"] if c["kernel"] == "gemm")
+    calibration["constants"][constant] = number
+    Path("p.json").write_text(json.dumps(profile))
+    err = bad(capsys, *GEMM, "--profile", "p.json")
+    assert f"p.json: calibrations: {constant} of gemm is {number:g}: expected" in err
+
+
+def test_a_kernel_of_another_architecture(capsys: pytest.CaptureFixture[str]) -> None:
+    profile: dict[str, Any] = codec.to_json(Profiles().of("NVIDIA H200").profile)
+    profile["identity"]["gpu"] = "NVIDIA B200"
+    Path("p.json").write_text(json.dumps(profile))
+    for asked in (GEMM, ("plan", "attention_fwd", "B=1", "H=8", "L=512", "D=64")):
+        assert "runs on Hopper alone (wgmma, capability 9.0), not on NVIDIA B200" in bad(
+            capsys, *asked, "--profile", "p.json"
+        )
+
+
+def test_swiglu_of_few_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    fused = ("plan", "gemm_bias_act", "M=16", "K=64", "activation=swiglu")
+    assert "N=16: a tile of swiglu stores 16 columns or more" in bad(capsys, *fused, "N=16")
+    assert "gemm_bias_act" in good(capsys, *fused, "N=18")
+
+
 @pytest.mark.parametrize("size", ["9" * 30, "9" * 6000])
 def test_a_size_beyond_every_integer(capsys: pytest.CaptureFixture[str], size: str) -> None:
     err = bad(capsys, "plan", "gemm", f"M={size}", "N=8", "K=8")
