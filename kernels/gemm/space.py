@@ -349,6 +349,8 @@ def _wide_violations(c: GemmConfig) -> Iterator[str]:
         yield f"block_n {c.block_n} of pipelined or promoted products or of clusters: its columns are two accumulators'"
     if c.staging != "own":
         yield f"block_n {c.block_n} with staging {c.staging}: no measured loop needs the bytes"
+    if c.stream_k and c.block_n - c.mma_columns < 64:
+        yield f"stream_k of {c.block_n} columns: partial sums of chunks of {c.block_n - c.mma_columns} columns spill"
     if c.split != "none" and c.accumulator_registers > SPLIT_REGISTERS:
         yield (
             f"a split of K with {c.accumulator_registers} accumulator registers a thread: {SPLIT_REGISTERS} leave room "

@@ -43,7 +43,6 @@ CONFIGS = (
     GemmConfig("single", 64, 96, 128, 4, 4, epilogue_split=3, swap=True, split_k=2),
     GemmConfig("pingpong", 128, 96, 64, 4, 6, epilogue_split=3),
     GemmConfig("single", 128, 160, 64, 8, 4, epilogue_split=5, split_k=2),
-    GemmConfig("cooperative", 192, 160, 64, 4, 4, epilogue_split=5, stream_k=True),
     GemmConfig("cooperative", 256, 160, 64, 4, 3, epilogue_split=5, swap=True),
     GemmConfig("pingpong", 64, 192, 64, 4, 4, epilogue_split=3, stream_k=True),
     GemmConfig("pipelined", 128, 256, 64, 8, 3),

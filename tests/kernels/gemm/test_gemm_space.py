@@ -277,6 +277,9 @@ BAD = {
         replace(WIDE, scheme="pipelined", block_m=128, consumer_warps=8), "bfloat16",
         "block_n 192 of pipelined or promoted products or of clusters",
     ),
+    "streams of narrow chunks": (
+        replace(WIDE, block_n=160, epilogue_split=5, stream_k=True), "bfloat16", "stream_k of 160 columns: partial sums",
+    ),
     "wider tiles in thirds": (replace(WIDE, block_n=160), "bfloat16", "epilogue_split 3: expected one of 5"),
     "splits of the largest tiles": (
         replace(WIDE, block_m=256, depth=3, split_k=2), "bfloat16",
