@@ -5,11 +5,11 @@ EXPORTS = {
     "shared_options": (
         "DeviceName",
         "Json",
-        "MaybeStore",
         "open_workflow",
         "print_json",
         "ProfileFile",
         "require_store",
         "StorePlace",
+        "user_output_on_stderr",
     ),
 }

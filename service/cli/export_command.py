@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from warpplan.service.cli.shared_options import (
     open_workflow,
     print_json,
     require_store,
+    user_output_on_stderr,
 )
 
 if TYPE_CHECKING:
@@ -64,7 +65,11 @@ Keys = Annotated[list[str] | None, typer.Option("--key", help="Consumer's parame
 Tensors = Annotated[list[str] | None, typer.Option("--tensor", help="Consumer's parameter=its dtype, or =none.")]
 Values = Annotated[list[str] | None, typer.Option("--set", help="Consumer's parameter=value, for its other arguments.")]
 Strict = Annotated[
-    bool, typer.Option("--strict", help="Exit 1 also where a hit is not today's plan, or a shape was left out.")
+    bool,
+    typer.Option(
+        "--strict",
+        help="Exit 1 also where a hit is not today's plan or nobody knows what it is for, or a shape was left out.",
+    ),
 ]
 Tuned = Annotated[
     bool, typer.Option("--tuned", help="For triton: what `warpplan tune --store` has kept of the consumer's kernel.")
@@ -100,11 +105,14 @@ def export(
     options = _options(kernel, rename, key, tensor, values, only_listed)
     settings = _settings(model, tp, dtype, job_triton)
     rows = partial(_rows, shapes, store, kernel, device, profile)
-    if tuned:
-        report = _tuned(target, consumer, shapes, store, device, out, write=True)
-    else:
-        request = _request(out, consumer, rows, options, settings, device, profile, untested)
-        report = feeds.target(target).export(request)
+    chosen = feeds.target(target)
+    _require_options(target, shapes, consumer, settings, options, profile, tuned=tuned, untested=untested)
+    with user_output_on_stderr():
+        if tuned:
+            report = _tuned(target, consumer, shapes, store, device, out, write=True)
+        else:
+            request = _request(out, consumer, rows, options, settings, device, profile, untested)
+            report = chosen.export(request)
     if as_json:
         return print_json(_plain(report))
     for line in report.lines():
@@ -142,11 +150,14 @@ def verify(
     options = _options(kernel, rename, key, tensor, values, only_listed)
     settings = _settings(model, tp, dtype, job_triton)
     rows = partial(_rows, shapes, store, kernel, device, profile)
-    if tuned:
-        report = _tuned(target, consumer, shapes, store, device, out, write=False)
-    else:
-        request = _request(out, consumer, rows, options, settings, device, profile, untested)
-        report = feeds.target(target).verify(request)
+    chosen = feeds.target(target)
+    _require_options(target, shapes, consumer, settings, options, profile, tuned=tuned, untested=untested)
+    with user_output_on_stderr():
+        if tuned:
+            report = _tuned(target, consumer, shapes, store, device, out, write=False)
+        else:
+            request = _request(out, consumer, rows, options, settings, device, profile, untested)
+            report = chosen.verify(request)
     if as_json:
         print_json(_plain(report))
     else:
@@ -157,6 +168,46 @@ def verify(
         raise typer.Exit(1)
     if not report.all_hit:
         raise typer.Exit(1)
+
+
+def _require_options(
+    target: str, shapes: str | None, consumer: str, settings: dict[str, str], options: Options, profile: Path | None,
+    *, tuned: bool, untested: bool,
+) -> None:  # fmt: skip
+    """Raise :class:`InvalidInput` for what is given and ``target`` does not read. ``--store`` is not compared: the
+    environment may give it."""
+    from warpplan.service.feeds.targets import require_options
+
+    if tuned and (target != "triton" or shapes is not None):
+        return  # _tuned says what it needs
+    given: dict[str, object] = {
+        "SHAPES": shapes,
+        "--model": settings.get("model"),
+        "--tp": settings["tp"] if settings["tp"] != "1" else None,
+        "--dtype": settings.get("dtype"),
+        "--job-triton": settings.get("triton"),
+        "--consumer": consumer,
+        "--kernel": options.kernel if options.kernel != registry.DEFAULT else None,
+        "--rename": _words(options.renames),
+        "--key": _words(options.key_map),
+        "--tensor": _words(options.tensors),
+        "--set": _words(options.arguments),
+        "--only-listed": options.only_listed,
+        "--profile": profile,
+        "--untested": untested,
+    }
+    found = {option: value for option, value in given.items() if value}
+    require_options("triton --tuned" if tuned else target, found)
+    if target == "inductor" and consumer and shapes is not None:
+        raise InvalidInput(
+            f"--target inductor takes shapes ({shapes}) or a file of keys (--consumer {consumer}), not both: leave one "
+            "out",
+            field="shapes", value=shapes,
+        )  # fmt: skip
+
+
+def _words(pairs: Mapping[str, object]) -> str:
+    return " ".join(f"{name}={value}" for name, value in pairs.items())
 
 
 def _tuned(

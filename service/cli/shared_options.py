@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from pathlib import Path
 from threading import Thread
@@ -112,6 +113,14 @@ def finish_on_ctrl_c(work: Callable[[], T], interruption: Interruption) -> T:
             interruption.call()
             wait([answer], timeout=0.1)
         return answer.result()
+
+
+@contextlib.contextmanager
+def user_output_on_stderr() -> Iterator[None]:
+    """What a user's file prints while it is imported, pruned or compiled (``tl.static_print``) goes to stderr: stdout
+    holds the command's answer alone, so that ``--json`` can be parsed."""
+    with contextlib.redirect_stdout(sys.stderr):
+        yield
 
 
 def print_json(value: object) -> None:

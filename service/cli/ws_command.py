@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from warpplan.planner.errors import InvalidInput
-from warpplan.service.cli.shared_options import Json, ProfileFile, print_json
+from warpplan.service.cli.shared_options import Json, ProfileFile, print_json, user_output_on_stderr
 
 if TYPE_CHECKING:
     from warpplan.kernels.compiler.inspection.barrier_check import BarrierReport
@@ -66,14 +66,15 @@ def ws(
         raise InvalidInput(f"target {target}: expected {HOPPER} or {BLACKWELL}", field="target", value=target)
     profiles = Profiles.given(profile)
     costs = profiles.of(profiles.default_device).profile
-    layers = layers_at(kernel)
-    configs = list_of(layers, signature) if target == HOPPER else []
-    listed = inspect_list(layers, configs, signature, costs) if configs else ()
-    if listed:
-        signature, warps, stages = listed[0].signature, listed[0].warps, listed[0].stages
-    found = inspect_kernel(
-        innermost(layers, kernel), signature, costs, target=target, scheme=scheme, warps=warps, stages=stages
-    )  # fmt: skip
+    with user_output_on_stderr():
+        layers = layers_at(kernel)
+        configs = list_of(layers, signature) if target == HOPPER else []
+        listed = inspect_list(layers, configs, signature, costs) if configs else ()
+        if listed:
+            signature, warps, stages = listed[0].signature, listed[0].warps, listed[0].stages
+        found = inspect_kernel(
+            innermost(layers, kernel), signature, costs, target=target, scheme=scheme, warps=warps, stages=stages
+        )  # fmt: skip
     if as_json:
         print_json({**to_json(found), "list": [list_json(each) for each in listed]})
     else:

@@ -50,7 +50,7 @@ EXPORTS = {
     "paper_launch": ("Found", "read_entry", "target_of", "tuning_of", "write_entry"),
     "provenance": ("*",),
     "remote_artifacts": ("MAX_BYTES", "packed", "RemoteArtifacts", "warn_once"),
-    "targets": ("FeedRequest",),
+    "targets": ("FeedRequest", "require_options"),
     "triton_autotune": (
         "identity_of",
         "load_consumer",

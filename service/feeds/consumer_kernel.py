@@ -21,6 +21,12 @@ Launch = tuple[tuple[object, ...], dict[str, object]]
 """Positional and keyword arguments."""
 
 TENSOR_SUFFIX = "_ptr"
+TENSOR_DTYPES = (
+    "bfloat16", "bool", "float16", "float32", "float64", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2",
+    "float8_e5m2fnuz", "int16", "int32", "int64", "int8", "uint16", "uint32", "uint64", "uint8",
+)  # fmt: skip
+"""torch's names of the dtypes that a Triton kernel takes pointers of: ``triton._utils.type_canonicalisation_dict`` of
+Triton 3.6. torch's aliases, such as ``half``, are left out: the key of a launch has the full name."""
 
 
 @dataclass(frozen=True)
@@ -230,7 +236,7 @@ def call(
         if name in arguments:
             values[name] = arguments[name]
         elif name in tensors:
-            values[name] = None if tensors[name].lower() == "none" else Tensor(tensors[name].removeprefix("torch."))
+            values[name] = _tensor(consumer.spec, name, tensors[name])
         elif name in key_map:
             values[name] = sizes[key_map[name]]
         elif name in consumer.tuned_names or name in consumer.derived_names:
@@ -250,6 +256,16 @@ def call(
             f"or --key {unresolved[0]}={next(iter(sizes))}",
         )
     return positional_first(list(parameters), values)
+
+
+def _tensor(spec: str, name: str, dtype: str) -> Tensor | None:
+    """The tensor that ``--tensor NAME=dtype`` means, ``None`` for "none"."""
+    if dtype.lower() == "none":
+        return None
+    plain = dtype.removeprefix("torch.")
+    if plain not in TENSOR_DTYPES:
+        raise _bad(spec, f"--tensor {name}={dtype}: unknown dtype, expected none or one of {', '.join(TENSOR_DTYPES)}")
+    return Tensor(plain)
 
 
 def positional_first(names: Sequence[str], values: Mapping[str, object]) -> Launch:

@@ -107,12 +107,12 @@ class VerifyReport:
         return self.all_hit and not self.skipped and not any(e.reason for e in self.entries)
 
     def summary(self) -> str:
-        """One line that counts what ``--strict`` counts as a miss."""
+        """One line that counts what ``--strict`` counts as a miss, with the first reason why a hit is none."""
         misses = sum(not e.hit for e in self.entries)
-        other = sum(e.hit and bool(e.reason) for e in self.entries)
+        others = [e.reason for e in self.entries if e.hit and e.reason]
         return (
-            f"strict: of {len(self.entries) + len(self.skipped)} rows {misses} miss, {other} hit what would not be "
-            f"exported today, {len(self.skipped)} were left out"
+            f"strict: of {len(self.entries) + len(self.skipped)} rows {misses} miss, {len(others)} hit what would not "
+            f"be exported today{f' ({others[0]})' if others else ''}, {len(self.skipped)} were left out"
         )
 
     def lines(self) -> tuple[str, ...]:

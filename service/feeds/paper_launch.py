@@ -109,7 +109,7 @@ def read_entry(consumer: ConsumerKernel, launch: Launch, gpu: Device, out: Path)
         keys.append(key)
         try:
             return bool(type(tuner).check_disk_cache(tuner, key, configs, would_benchmark))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise _Damaged(f"{type(error).__name__}: {error}") from error
 
     try:

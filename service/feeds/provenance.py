@@ -87,19 +87,38 @@ def write_beside(entry: Path, provenance: EntryProvenance) -> None:
 
 def read_beside(entry: Path) -> EntryProvenance | None:
     """The provenance of the file ``entry``; ``None`` where there is none, or it is of an earlier state of that file."""
+    found = _read(beside(entry))
     try:
-        fields: Any = json.loads(beside(entry).read_bytes())
-        data = entry.read_bytes()
+        return found if found is not None and found.digest == digest_of(entry.read_bytes()) else None
+    except OSError:
+        return None
+
+
+def why_unknown(entry: Path) -> str:
+    """Why nobody knows what the file ``entry`` was made from and for; "" where its provenance says it."""
+    path = beside(entry)
+    if read_beside(entry) is not None:
+        return ""
+    if not path.exists():
+        return f"its provenance is missing: no {path.name}; export again"
+    if _read(path) is None:
+        return f"its provenance {path.name} is damaged: export again"
+    return f"it was changed since its provenance {path.name} was written: export again"
+
+
+def _read(path: Path) -> EntryProvenance | None:
+    """What is in the file ``path``; ``None`` where it is missing or damaged."""
+    try:
+        fields: Any = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(fields, dict) or fields.pop("schema", None) != SCHEMA:
         return None
     try:
         versions = tuple(sorted((str(k), str(v)) for k, v in fields.pop("versions").items()))
-        found = EntryProvenance(versions=versions, **{str(name): str(value) for name, value in fields.items()})
+        return EntryProvenance(versions=versions, **{str(name): str(value) for name, value in fields.items()})
     except (KeyError, TypeError, AttributeError):
         return None
-    return found if found.digest == digest_of(data) else None
 
 
 def write_whole(path: Path, data: bytes) -> None:

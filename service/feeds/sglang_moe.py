@@ -13,13 +13,11 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import threading
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 
-from warpplan.planner.errors import InvalidInput
 from warpplan.service.feeds.feed_report import ExportReport, VerifyReport
 from warpplan.service.feeds.moe.model_shapes import MoeLayer
 from warpplan.service.feeds.moe.moe_choice import MoeChooser
@@ -53,11 +51,6 @@ def device_in_name(name: str) -> str:
 def _triton(installed: InstalledConsumer | None, settings: Mapping[str, str]) -> str:
     """The job's Triton, which names the folder: as given, as installed beside SGLang, or the tested one."""
     if "triton" in settings:
-        if not re.fullmatch(r"\d+(\.\d+)+", settings["triton"]):
-            raise InvalidInput(
-                f"--job-triton {settings['triton']}: expected a release such as {DEFAULT_TRITON}",
-                field="triton", value=settings["triton"],
-            )  # fmt: skip
         return settings["triton"]
     if installed is not None:
         for distribution in metadata.distributions(path=[str(installed.site)]):

@@ -6,7 +6,8 @@ asks the consumer's own reader where it can, and answers a
 :class:`~warpplan.service.feeds.feed_report.VerifyReport`. Both take the one :class:`FeedRequest` and read of it what
 their consumer needs; what is missing or means nothing to them they refuse with
 :class:`~warpplan.planner.errors.InvalidInput`. To add a target, write such a module and add its line to
-:data:`TARGETS`. Modules are imported when they are asked for: importing this one needs neither triton nor torch.
+:data:`TARGETS` and to :data:`OPTIONS`. Modules are imported when they are asked for: importing this one needs neither
+triton nor torch.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
-from warpplan.planner.errors import UnknownName
+from warpplan.planner.errors import InvalidInput, UnknownName
 from warpplan.planner.values.profile import Profile
 from warpplan.service.feeds.feed_report import ExportReport, ExportRow, VerifyReport
 
@@ -32,6 +33,20 @@ TARGETS: dict[str, str] = {
     "fla": "warpplan.service.feeds.fla.config_feed",
 }
 """Name of a target → its module."""
+_OF_MODELS = ("--model", "--tp", "--dtype", "--job-triton", "--consumer", "--profile", "--untested")
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "triton": (
+        "SHAPES", "--consumer", "--store", "--kernel", "--rename", "--key", "--tensor", "--set", "--only-listed",
+        "--profile",
+    ),
+    "triton --tuned": ("--consumer", "--store"),
+    "vllm": _OF_MODELS,
+    "sglang": _OF_MODELS,
+    "inductor": ("SHAPES", "--consumer", "--store", "--kernel", "--set", "--profile", "--untested"),
+    "fla": ("--consumer", "--profile", "--untested"),
+}  # fmt: skip
+"""Name of a target → what it reads of the command line beside ``--out`` and ``--device``; "SHAPES" is the file of
+shapes."""
 
 
 def _no_rows() -> Sequence[ExportRow]:
@@ -75,3 +90,16 @@ def target(name: str) -> FeedTarget:
     if name not in TARGETS:
         raise UnknownName("target", name, TARGETS)
     return cast("FeedTarget", importlib.import_module(TARGETS[name]))
+
+
+def require_options(name: str, given: Mapping[str, object]) -> None:
+    """Raise :class:`InvalidInput` for the first of ``given``, option → value (a flag's is ``True``), that the target
+    ``name`` does not read."""
+    known = OPTIONS[name]
+    for option, value in given.items():
+        if option not in known:
+            told = option if value is True else f"{option} {value}"
+            raise InvalidInput(
+                f"{told}: --target {name} does not read it: leave it out; it reads {', '.join(known)}",
+                field=option.lstrip("-").lower(), value=value, limit=list(known),
+            )  # fmt: skip

@@ -149,8 +149,9 @@ def verify_triton(consumer: str, rows: Iterable[ExportRow], out: Path, options: 
         else:
             reason = why_stale(Path(found.path), row.device)
         hit = found.config is not None and not reason
-        if hit and found.config != planned:
-            reason = "not today's plan: an older one, or measured by the job"
+        if hit:
+            older = "" if found.config == planned else "not today's plan: an older one, or measured by the job"
+            reason = "; ".join(filter(None, (older, provenance.why_unknown(Path(found.path)))))
         config = found.config if hit else None
         entries.append(VerifiedEntry(row.shape, row.dtype, row.device, hit, found.path, config, reason))
     return VerifyReport(TARGET, consumer, str(out), identity, tuple(entries), skipped)
@@ -169,8 +170,8 @@ def note_provenance(entry: Path, device_name: str, profile_key: str, planner: st
 
 
 def why_stale(entry: Path, device_name: str) -> str:
-    """Why Triton would take an entry that no longer holds; empty where it holds, or where a job has measured it since
-    and nobody knows on what."""
+    """Why Triton would take an entry that no longer holds; empty where it holds, or where nobody knows:
+    :func:`~warpplan.service.feeds.provenance.why_unknown`."""
     found = provenance.read_beside(entry)
     if found is None:
         return ""
@@ -284,9 +285,11 @@ def write_manifest(consumer: ConsumerKernel, out: Path, identity: Identity) -> N
 
 def why_missing(consumer: ConsumerKernel, out: Path, identity: Identity) -> str:
     try:
-        exported = json.loads(_manifest(consumer, out).read_text())["identity"]
-    except (OSError, ValueError, KeyError, TypeError):
+        exported = dict(json.loads(_manifest(consumer, out).read_bytes())["identity"])
+    except (FileNotFoundError, NotADirectoryError):
         return f"nothing was exported for {consumer.name} into {out}"
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return f"no entry, and {_manifest(consumer, out)} is damaged: export again"
     changed = [f"{name} {exported.get(name)}, here {value}" for name, value in identity if exported.get(name) != value]
     if changed:
         return f"exported for {'; '.join(changed)}: export again"

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from warpplan.planner.errors import InvalidInput
-from warpplan.service.cli.shared_options import DeviceName, Json, MaybeStore, ProfileFile, open_workflow, print_json
+from warpplan.service.cli.shared_options import (
+    DeviceName,
+    Json,
+    ProfileFile,
+    open_workflow,
+    print_json,
+    user_output_on_stderr,
+)
 
 if TYPE_CHECKING:
     from warpplan.planner.values.tuning import TuningConfig
@@ -46,6 +53,13 @@ Grid = Annotated[
 Space = Annotated[
     str, typer.Option(help='Instead of the kernel\'s own list: "BLOCK_M=64,128 num_warps=4,8 num_stages=3,4".')
 ]
+KeepingStore = Annotated[
+    str | None,
+    typer.Option(
+        help="Keep the answers here: SQLite file or postgresql:// URL. Configurations are ranked anew each time; times "
+        "that are kept here choose among them."
+    ),
+]
 
 
 def tune(
@@ -56,7 +70,7 @@ def tune(
     space: Space = "",
     device: DeviceName = None,
     profile: ProfileFile = None,
-    store: MaybeStore = None,
+    store: KeepingStore = None,
     measure: Annotated[
         int, typer.Option(min=0, help="Measure the first N configurations of each shape here; needs a GPU and torch.")
     ] = 0,
@@ -82,14 +96,16 @@ def tune(
             f"--grid is given {len(grid)} times: give all axes in one, --grid {', '.join(grid)!r}", field="grid",
             value=grid,
         )  # fmt: skip
-    tuner, sizes, source = _task(kernel, shapes, grid[0], signature, space, device, profile)
+    with user_output_on_stderr():
+        tuner, sizes, source = _task(kernel, shapes, grid[0], signature, space, device, profile)
     # Before anything is planned or kept: a machine that cannot measure is told so at once.
     identity = launch_jobs.gpu_here(tuner.device.name) if measure else {}
     if measure:
         for shape in sizes:
             launch_jobs.launch_job(tuner, shape, tuner.task.configs[0])
     opened = open_workflow(store, profile, device=device, write=store is not None).store
-    tuned = [tuner.rank(shape) for shape in sizes]
+    with user_output_on_stderr():
+        tuned = [tuner.rank(shape) for shape in sizes]
     answers = [replace(tuner.answer(found, source, planner_version()), date=now()) for found in tuned]
     timings: list[LaunchTiming] = []
     if opened is not None:

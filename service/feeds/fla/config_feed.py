@@ -159,7 +159,7 @@ def _looked_up(launch: RecordedLaunch) -> TuningConfig | None:
         named = dict(zip(tuner.arg_names, launch.positional, strict=False))
         tuner.maybe_load_cached_config(key=launch.key, nargs=named, runtime_kwargs=dict(launch.keywords))
         found = tuner.cache.get(launch.key.autotune_key)
-    except (KeyError, TypeError, ValueError):  # an entry without what FLA takes from it ends the job there
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):  # such a file ends the job there
         return None
     finally:
         tuner.cache.clear()

@@ -102,7 +102,8 @@ def model_named(text: str) -> MoeModel:
         if name not in MODELS:
             raise UnknownName("model", text, MODELS)
         return MODELS[name]
-    words = dict(word.partition("=")[::2] for word in re.split(r"[\s,]+", text.strip()))
+    pairs = [word.partition("=")[::2] for word in re.split(r"[\s,]+", text.strip())]
+    words = dict(pairs)
     wanted = ("experts", "hidden", "intermediate", "top-k")
     missing = [name for name in wanted if name not in words]
     unknown = [name for name in words if name not in wanted]
@@ -111,9 +112,13 @@ def model_named(text: str) -> MoeModel:
         raise InvalidInput(
             f"--model {text!r} {said}: expected experts=, hidden=, intermediate= and top-k=", field="model", value=text
         )
+    if len(pairs) > len(words):
+        twice = next(name for name, _ in pairs if [other for other, _ in pairs].count(name) > 1)
+        values = " and ".join(value for name, value in pairs if name == twice)
+        raise InvalidInput(f"--model gives {twice} twice: {values}; give one", field=twice, value=text)
     sizes = []
     for name in wanted:
-        if not words[name].isdigit() or not 1 <= int(words[name]) <= MOST_SIZE:
+        if not is_whole(words[name]) or not 1 <= int(words[name]) <= MOST_SIZE:
             raise InvalidInput(
                 f"--model {name}={words[name]}: expected a whole number from 1 to {MOST_SIZE}",
                 field=name, value=words[name], limit=MOST_SIZE,
@@ -126,6 +131,11 @@ def model_named(text: str) -> MoeModel:
             field="top-k", value=top_k, limit=experts,
         )  # fmt: skip
     return MoeModel("", experts, hidden, intermediate, top_k)
+
+
+def is_whole(text: str) -> bool:
+    """Whether ``text`` is a whole number in ASCII digits, short enough for ``int``: "²" is a digit for ``isdigit``."""
+    return text.isascii() and text.isdigit() and len(text) < 100
 
 
 def layer_of(model: MoeModel, tp: int, scheme: MoeScheme) -> MoeLayer:

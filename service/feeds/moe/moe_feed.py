@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,7 +20,8 @@ from warpplan.planner.values.device import Device, device
 from warpplan.planner.values.profile import Profile
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service.feeds.feed_report import ExportedEntry, ExportReport, VerifiedEntry, VerifyReport
-from warpplan.service.feeds.moe.model_shapes import MoeLayer, MoeModel, layer_of, model_named, with_shared
+from warpplan.service.feeds.moe.exported_layers import layer_difference, layers_of, title_of
+from warpplan.service.feeds.moe.model_shapes import MoeLayer, MoeModel, is_whole, layer_of, model_named
 from warpplan.service.feeds.moe.moe_choice import MoeChooser
 from warpplan.service.feeds.moe.table_files import (
     TableKey,
@@ -46,6 +48,10 @@ raises."""
 VERSION, KERNEL, TRITON, PROFILE = "consumer version", "kernel", "triton", "profile"
 STALE_IF_CHANGED = (VERSION, KERNEL, TRITON, PROFILE, "device")
 """What of a table's provenance makes it stale where it is another today."""
+LAYER = "layer"
+"""The title of the layer that a table is for, in its provenance."""
+EXAMPLE_TRITON = "3.8.0"
+"""Shown where --job-triton is no release."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +110,14 @@ class _Job:
 
     @property
     def title(self) -> str:
-        return f"{self.model.name or self.settings['model']} tp={self.tp} {self.scheme.name}"
+        return title_of(self.model.name or self.settings["model"], self.tp, self.scheme)
+
+    def difference_from(self, title: str, planned: PlannedTable) -> str:
+        """How the layer of ``title`` differs from the one that ``planned`` is for, in words; "" where it does not."""
+        shares = self.consumer.shares
+        layers = layers_of(self.model, self.tp, self.scheme, shares=shares)
+        (asked,) = (each for each in layers if each[0] == planned.layer)
+        return layer_difference(title, asked, self.consumer.schemes, shares=shares)
 
     def tables(self) -> tuple[PlannedTable, ...]:
         """Every table of the model's layer, planned."""
@@ -117,12 +130,8 @@ def _tables(
     source: KernelSource,
 ) -> tuple[PlannedTable, ...]:  # fmt: skip
     """Planning takes seconds, and verification after an export asks for the same."""
-    layer = layer_of(model, tp, scheme)
-    layers = [(layer, 0)]
-    if consumer.shares and model.shared_experts:
-        layers.append((with_shared(layer, model.shared_experts), model.shared_experts))
     found: list[PlannedTable] = []
-    for each, shared in layers:
+    for each, shared in layers_of(model, tp, scheme, shares=consumer.shares):
         chooser = MoeChooser(source, scheme, profile, device, sorts_always=consumer.sorts_always, shared=shared)
         key = TableKey(
             each.experts, each.intermediate, consumer.device_name(device.name), scheme.selector, scheme.block,
@@ -135,13 +144,15 @@ def _tables(
 def export_tables(consumer: MoeConsumer, request: FeedRequest) -> ExportReport:
     """Plan and write every table of the requested layer, and their provenance.
 
-    Raises :class:`InvalidInput` for a request that is not understood or a consumer that was not tested,
+    Raises :class:`InvalidInput` for a request that is not understood, a consumer that was not tested, or a folder that
+    holds another layer's table under the same name (nothing is written then),
     :class:`~warpplan.planner.errors.UnknownName` for a model, dtype or device that is not known,
     :class:`~warpplan.planner.errors.StoreError` where the folder cannot be written.
     """
     job = _understood(consumer, request)
     today = datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds")
-    more = {"planner": request.planner, "date": today, "facts": job.source.origin, "layer": job.title}
+    more = {"planner": request.planner, "date": today, "facts": job.source.origin, LAYER: job.title}
+    _require_own_places(job)
     written: dict[str, WrittenTable] = {}
     entries: list[ExportedEntry] = []
     for planned in job.tables():
@@ -164,10 +175,28 @@ def export_tables(consumer: MoeConsumer, request: FeedRequest) -> ExportReport:
     return ExportReport(consumer.name, job.title, str(request.out), job.identity, tuple(entries))
 
 
+def _require_own_places(job: _Job) -> None:
+    """Raise :class:`InvalidInput` where one of the job's files is there and was exported for another layer."""
+    known = recorded(job.request.out, job.consumer.name)
+    for planned in job.tables():
+        place = job.consumer.place(planned.key, job.settings)
+        path = job.request.out / place
+        if place not in known or not path.is_file():
+            continue
+        other = job.difference_from(known[place].provenance.get(LAYER, ""), planned)
+        if other:
+            raise InvalidInput(
+                f"{path} was exported for another layer ({other}), and {job.consumer.name} reads one table of this "
+                "name for both: give another folder with --out, or remove the file",
+                field="out", value=str(job.request.out),
+            )  # fmt: skip
+
+
 def verify_tables(consumer: MoeConsumer, request: FeedRequest) -> VerifyReport:
     """Would the consumer take our entry for every number of tokens? Writes nothing. Raises as :func:`export_tables`.
 
-    A table that is missing, damaged, stale or not ours is a miss for all of its tokens, with the reason.
+    A table that is missing, damaged, stale, another layer's or not ours is a miss for all of its tokens, with the
+    reason.
     """
     job = _understood(consumer, request)
     known = recorded(request.out, consumer.name)
@@ -206,9 +235,14 @@ def _understood(consumer: MoeConsumer, request: FeedRequest) -> _Job:
     model = model_named(settings["model"])
     chosen = scheme_named(settings.get("dtype") or model.scheme, consumer.schemes)
     tp = settings.get("tp", "1")
-    if not tp.isdigit():
+    if not is_whole(tp):
         raise InvalidInput(f"--tp {tp}: expected a whole number from 1 on", field="tp", value=tp)
     layer_of(model, int(tp), chosen)
+    if not re.fullmatch(r"[0-9]+(\.[0-9]+)+", settings.get("triton", EXAMPLE_TRITON)):
+        raise InvalidInput(
+            f"--job-triton {settings['triton']}: expected a release such as {EXAMPLE_TRITON}",
+            field="triton", value=settings["triton"],
+        )  # fmt: skip
     installed = find_consumer(consumer.name, request.consumer)
     if installed is not None:
         require_tested(installed, consumer.tested, untested=request.untested)
@@ -236,6 +270,9 @@ def _read(
         return read, "not ours, or changed since it was exported: the consumer reads it all the same; export again"
     if dict(read) != {int(k): v for k, v in json.loads(path.read_bytes()).items() if k.isdigit()}:
         return read, "the consumer takes another table than this one"
+    other = job.difference_from(known.provenance.get(LAYER, ""), planned)
+    if other:
+        return read, f"exported for another layer ({other}), and read all the same: export into another folder"
     now = dict(job.identity)
     changed = [
         f"{name} {known.provenance.get(name, 'unknown')}, here {now[name]}"

@@ -98,7 +98,7 @@ def record(out: Path, consumer: str, written: Mapping[str, WrittenTable]) -> Non
 
 
 def recorded(out: Path, consumer: str) -> dict[str, WrittenTable]:
-    """The tables that were written into ``out``; none where the file is missing or is none of ours."""
+    """The tables that were written into ``out``; none where the file is missing, damaged or none of ours."""
     try:
         plain = json.loads(provenance_path(out, consumer).read_text(encoding="utf-8"))
         if plain["schema"] != PROVENANCE_SCHEMA:
@@ -107,7 +107,7 @@ def recorded(out: Path, consumer: str) -> dict[str, WrittenTable]:
             str(name): WrittenTable(str(table["sha256"]), {str(k): str(v) for k, v in table["provenance"].items()})
             for name, table in plain["tables"].items()
         }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
 
 

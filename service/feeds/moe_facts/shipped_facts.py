@@ -84,7 +84,7 @@ def shipped(consumer: str, scheme: str) -> RecordedFacts | None:
         return None
     try:
         return loads(gzip.decompress(file.read_bytes()))
-    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise MalformedFile(Path(name), f"is damaged ({error}): install warpplan again", field="facts") from error
 
 

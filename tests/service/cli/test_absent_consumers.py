@@ -11,16 +11,20 @@ from warpplan.service.cli.app import main
 
 
 @pytest.mark.parametrize(
-    ("target", "package", "told"),
-    [("inductor", "torch", "needs the job's own torch"), ("fla", "fla", "needs the job's own FLA")],
+    ("target", "given", "package", "told"),
+    [
+        ("inductor", ("bundled",), "torch", "needs the job's own torch"),
+        ("fla", ("--consumer", "x.py:f"), "fla", "needs the job's own FLA"),
+    ],
 )
 @pytest.mark.parametrize("command", ["export", "verify"])
 def test_a_consumer_that_is_not_here(
-    command: str, target: str, package: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    command: str, target: str, given: tuple[str, ...], package: str, told: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     if find_spec(package):
         pytest.skip(f"{package} is installed")
-    words = [command, "bundled", "--target", target, "--out", str(tmp_path / "o"), "--consumer", "x.py:f"]
+    words = [command, *given, "--target", target, "--out", str(tmp_path / "o")]
     assert main(words) == 2
     said = capsys.readouterr()
     assert told in said.err

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from warpplan.service.cli.app import main
-from warpplan.service.feeds.targets import TARGETS, target
+from warpplan.service.feeds.targets import OPTIONS, TARGETS, target
 
 
 @pytest.fixture(autouse=True)
@@ -53,9 +53,69 @@ def test_bad_input_is_one_line(
     assert not (tmp_path / "o").exists()
 
 
+OF_ANOTHER = "experts=256 hidden=4096 intermediate=2048 top-k=4"
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang"])
+def test_another_layer_of_the_same_file_name_is_not_overwritten(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ("--target", name, "--tp", "8", "--dtype", "fp8_w8a8_block", "--out", str(tmp_path))
+    assert run(capsys, "export", *where, "--model", "deepseek-v3")[0] == 0
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
+    status, out, err = run(capsys, "export", *where, "--model", OF_ANOTHER)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "was exported for another layer (hidden 7168, asked 4096; top-k 8, asked 4)" in err
+    assert "give another folder with --out, or remove the file" in err
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.json")} == before
+    status, out, _ = run(capsys, "verify", *where, "--model", OF_ANOTHER)
+    assert status == 1
+    assert f"{name}: 0 of" in out
+    assert "exported for another layer (hidden 7168, asked 4096; top-k 8, asked 4), and read all the same" in out
+    assert run(capsys, "verify", *where, "--model", "deepseek-v3", "--strict")[0] == 0
+    # DeepSeek-R1's layer is the same, by another name.
+    assert run(capsys, "verify", *where, "--model", "deepseek-r1", "--strict")[0] == 0
+    assert run(capsys, "export", *where, "--model", "deepseek-r1")[0] == 0
+    for path in before:
+        if not path.name.startswith("warpplan-"):
+            path.unlink()
+    assert run(capsys, "export", *where, "--model", OF_ANOTHER)[0] == 0
+
+
+@pytest.mark.parametrize("command", ["export", "verify"])
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("no.csv", "--target", "vllm"), "SHAPES no.csv: --target vllm does not read it: leave it out"),
+        (("--target", "sglang", "--key", "M=N"), "--key M=N: --target sglang does not read it"),
+        (("--target", "vllm", "--only-listed"), "error: --only-listed: --target vllm does not read it"),
+        (("--target", "vllm", "--job-triton", "foo"), "--job-triton foo: expected a release such as 3.8.0"),
+        (("--target", "sglang", "--job-triton", "../.."), "--job-triton ../..: expected a release such as 3.8.0"),
+        (("no.csv", "--target", "triton", "--consumer", "x.py:f"), "--model dbrx: --target triton does not read it"),
+        (("--target", "fla", "--consumer", "x.py:f"), "--model dbrx: --target fla does not read it"),
+        (("--target", "triton", "--tuned", "--consumer", "x.py:f"), "--model dbrx: --target triton --tuned does not"),
+    ],
+)
+def test_what_a_target_does_not_read_is_refused(
+    command: str, words: tuple[str, ...], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, err = run(capsys, command, *words, "--model", "dbrx", "--out", str(tmp_path / "o"))
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert told in err
+    assert not (tmp_path / "o").exists()
+
+
+def test_inductor_takes_shapes_or_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("export", "no.csv", "--target", "inductor", "--consumer", "keys.txt", "--out", str(tmp_path))
+    status, _, err = run(capsys, *words)
+    assert (status, err.count("\n")) == (2, 1)
+    assert "takes shapes (no.csv) or a file of keys (--consumer keys.txt), not both" in err
+
+
 def test_every_target_says_what_it_is() -> None:
     for name in TARGETS:
         module = target(name)
         assert module.DESCRIPTION
         assert callable(module.export)
         assert callable(module.verify)
+        assert name in OPTIONS

@@ -105,6 +105,23 @@ class TestTune:
         assert "4 configurations, best first" in out
         assert "priced without a measurement" not in out
 
+    def test_what_the_file_prints_is_no_part_of_the_answer(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        path = tmp_path / "printing.py"
+        path.write_text(f'print("imported")\n{KERNELS}')
+        status, out, err = run(capsys, f"{path}:product", *SHAPE, *SIGNATURE, *GRID, "--json")
+        assert (status, json.loads(out)["schema"]) == (0, "warpplan/tune-1")
+        assert "imported" in err
+
+    def test_the_stores_help_says_that_answers_are_kept_and_not_looked_up(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("COLUMNS", "300")
+        _, out, _ = run(capsys, "--help")
+        assert "Keep the answers here" in out
+        assert "Look here first" not in out
+
     def test_gathered_loads_are_said_to_be_unknown(self, kernels: Path, capsys: pytest.CaptureFixture[str]) -> None:
         words = ("--shapes", "N=65536", "--signature", "x_ptr=*fp32, index_ptr=*i32, out_ptr=*fp32",
                  "--grid", "cdiv(N, BLOCK)", "--space", "BLOCK=512,1024")  # fmt: skip

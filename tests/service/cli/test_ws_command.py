@@ -102,6 +102,17 @@ def test_everything_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"loop@\S+: no other partition or order has a shorter interval than \d+ cycles: proven", out)
 
 
+def test_what_the_file_prints_is_no_part_of_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    said = KERNELS.replace(
+        "    row = tl.program_id(0) * BM\n", '    tl.static_print("compiled")\n    row = tl.program_id(0) * BM\n', 1
+    )
+    Path("mine.py").write_text(f'print("imported")\n{said}')
+    status, out, err = ask(capsys, "mine.py:matmul --warps 8 --scheme 2x4:3 --json", TILE)
+    assert (status, json.loads(out)["kernel"]) == (0, "matmul")
+    assert "imported" in err
+    assert "compiled" in err
+
+
 def test_lines_partitions_stages_and_buffers(capsys: pytest.CaptureFixture[str]) -> None:
     status, found = answer(capsys, "mine.py:matmul --warps 8 --scheme 2x4:3", TILE)
     assert status == 0
@@ -295,6 +306,78 @@ def test_the_list_of_an_autotuned_kernel_is_ranked(tmp_path: Path, capsys: pytes
     assert "EVEN=True" in best["signature"]
     assert min(best["planned_us"], best["alone_us"]) <= min(other["alone_us"] or 1e9 for other in others)
     assert "does not compile" in others[-1]["reason"]
+
+
+def test_a_configuration_of_too_many_warps_is_last_and_the_others_are_ranked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "wide.py").write_text(AUTOTUNED.replace("(64, 64, 4)", "(128, 128, 16)"))
+    assert main(["ws", f"{tmp_path}/wide.py:tuned", "--signature", f"{OPEN}, K=4096", "--json"]) == 0
+    first, *others = json.loads(capsys.readouterr().out)["list"]
+    assert first["strategy"] is not None
+    (wide,) = [each for each in others if "num_warps: 16" in each["config"]]
+    assert wide["reason"].startswith("cannot be ranked: num_warps is 16; set it to 4 or 8")
+    assert (wide["strategy"], wide["alone_us"]) == (None, None)
+
+
+def test_a_list_of_too_many_warps_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tiles = "TILES = [(128, 128, 16), (128, 64, 32)]"
+    (tmp_path / "wide.py").write_text(re.sub(r"TILES = .*", tiles, AUTOTUNED))
+    assert main(["ws", f"{tmp_path}/wide.py:tuned", "--signature", f"{OPEN}, K=4096"]) == 2
+    said = capsys.readouterr().err
+    assert "no configuration of the list can be ranked: num_warps is 16; set it to 4 or 8" in said
+    assert said.count("\n") == 1
+
+
+FAULTY = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def helper(x):
+    y = x + 1
+    return tl.dot(y, y)
+
+
+@triton.autotune([triton.Config({"N": 24})], key=[])
+@triton.jit
+def calls(x_ptr, N: tl.constexpr):
+    at = tl.arange(0, 16)
+    tl.store(x_ptr + at, helper(at))
+
+
+@triton.jit
+def misspelt(x_ptr, N: tl.constexpr):
+    at = tl.arange(0, 16)
+    tl.store(x_ptr + at, att)
+
+
+@triton.jit
+def uneven(x_ptr, N: tl.constexpr):
+    if N > 1:
+        at = tl.arange(0, N)
+        tl.store(x_ptr + at, at)
+"""
+
+
+@pytest.mark.parametrize(
+    ("kernel", "line", "column", "message"),
+    [
+        ("calls", "return tl.dot(y, y)", 12, "ranks"),
+        ("misspelt", "tl.store(x_ptr + at, att)", 26, "att is not defined"),
+        ("uneven", "at = tl.arange(0, N)", 14, "power of 2"),
+    ],
+)
+def test_what_does_not_compile_names_file_line_and_column(
+    kernel: str, line: str, column: int, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "faulty.py").write_text(FAULTY)
+    assert main(["ws", f"{tmp_path}/faulty.py:{kernel}", "--signature", "x_ptr=*i32, N=24"]) == 2
+    said = capsys.readouterr().err
+    (number,) = [i for i, text in enumerate(FAULTY.splitlines(), 1) if line in text]
+    assert re.search(rf"does not compile for sm_90: faulty\.py:{number}:{column}: .*{message}", said), said
+    assert said.count("\n") == 1
 
 
 def test_a_signature_that_leaves_nothing_open_is_one_configuration(

@@ -17,6 +17,7 @@ from warpplan.service.feeds.provenance import (
     measured,
     planned,
     read_beside,
+    why_unknown,
     write_beside,
     write_whole,
 )
@@ -51,6 +52,16 @@ def test_a_damaged_one_is_none(tmp_path: Path, text: str) -> None:
     path = written(tmp_path / "entry.json", PLANNED)
     beside(path).write_text(text)
     assert read_beside(path) is None
+    assert "is damaged" in why_unknown(path)
+
+
+def test_why_nobody_knows_what_an_entry_is_for(tmp_path: Path) -> None:
+    path = written(tmp_path / "entry.json", PLANNED)
+    assert why_unknown(path) == ""
+    path.write_bytes(b"tuned by the job")
+    assert "it was changed since its provenance entry.json.warpplan.json was written" in why_unknown(path)
+    beside(path).unlink()
+    assert "is missing: no entry.json.warpplan.json" in why_unknown(path)
 
 
 @pytest.mark.parametrize(

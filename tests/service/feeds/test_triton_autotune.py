@@ -29,7 +29,7 @@ from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service import feeds
 from warpplan.service.feeds import ExportRow, Options, export_triton, triton_autotune, verify_triton
 from warpplan.service.feeds.machine_here import Machine
-from warpplan.service.feeds.provenance import read_beside
+from warpplan.service.feeds.provenance import beside, read_beside
 
 pytest.importorskip("triton", reason="needs triton (no GPU) to compute its cache keys")
 
@@ -419,6 +419,47 @@ class TestVerify:
         assert entry.hit
         assert "not today's plan" in entry.reason
 
+    @pytest.mark.parametrize(
+        ("text", "told"),
+        [
+            (None, "provenance is missing: no matmul.autotune.json.warpplan.json"),
+            ('{"schema": "warpplan/prov', "is damaged"),
+            ("null", "is damaged"),
+            ("[" * 100_000, "is damaged"),
+        ],
+        ids=["missing", "truncated", "null", "nested"],
+    )
+    def test_a_hit_without_provenance_is_not_current(
+        self, planner: FixedKernel, cache: Path, text: str | None, told: str
+    ) -> None:
+        (exported,) = export_triton(SPEC, [H200_ROW], cache).entries
+        if text is None:
+            beside(Path(exported.path)).unlink()
+        else:
+            beside(Path(exported.path)).write_text(text)
+        report = verify_triton(SPEC, [H200_ROW], cache)
+        assert (report.all_hit, report.all_current) == (True, False)
+        assert told in report.entries[0].reason
+        assert told in report.summary()
+        assert told in report.lines()[1]
+        export_triton(SPEC, [H200_ROW], cache)
+        assert verify_triton(SPEC, [H200_ROW], cache).all_current
+
+    @pytest.mark.parametrize("text", ["[" * 100_000, '{"identity": 3}', "null", "{"])
+    def test_a_damaged_manifest_says_so(self, planner: FixedKernel, cache: Path, text: str) -> None:
+        export_triton(SPEC, [H200_ROW], cache)
+        (cache / "warpplan-matmul.json").write_text(text)
+        (entry,) = verify_triton(SPEC, [H200_ROW._replace(shape=(1, 4096, 4096))], cache).entries
+        assert not entry.hit
+        assert "warpplan-matmul.json is damaged: export again" in entry.reason
+
+    def test_an_entry_that_nests_too_deeply_says_so(self, planner: FixedKernel, cache: Path) -> None:
+        (exported,) = export_triton(SPEC, [H200_ROW], cache).entries
+        Path(exported.path).write_text("[" * 100_000)
+        (entry,) = verify_triton(SPEC, [H200_ROW], cache).entries
+        assert not entry.hit
+        assert "damaged and the launch will fail (RecursionError" in entry.reason
+
 
 class TestReport:
     def test_names_what_the_entries_are_valid_for(self, planner: FixedKernel, cache: Path) -> None:
@@ -526,6 +567,8 @@ class TestRefusals:
             (Options(key_map={"rows": "M"}), "--key rows"),
             (Options(key_map={"M": "Q"}), "--key M=Q"),
             (Options(tensors={"d_ptr": "float32"}), "--tensor d_ptr"),
+            (Options(tensors={"a_ptr": "foo"}), "--tensor a_ptr=foo: unknown dtype, expected none or one of bfloat16"),
+            (Options(tensors={"a_ptr": "torch.half"}), "--tensor a_ptr=torch.half: unknown dtype"),
             (Options(arguments={"ACT": 1}), "--set ACT"),
         ],
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from warpplan.planner.errors import InvalidInput, StoreError, UnknownName
 from warpplan.planner.values.device import H200
 from warpplan.profiler.embedded import embedded
 from warpplan.service.feeds import FeedRequest, sglang_moe, vllm_moe
+from warpplan.service.feeds.moe.exported_layers import layer_difference, layers_of
 from warpplan.service.feeds.moe.model_shapes import MODELS, MoeLayer, layer_of, model_named
 from warpplan.service.feeds.moe.moe_choice import MoeChooser
 from warpplan.service.feeds.moe.moe_launch import launch_facts, up_product
@@ -59,6 +61,9 @@ class TestModels:
             ("experts=8 hidden=16 intermediate=16 top-k=9", "more than the 8 experts"),
             ("experts=8 hidden=0 intermediate=16 top-k=1", "from 1 to"),
             ("experts=8 hidden=16 intermediate=16 top-k=1 colour=3", "has 'colour'"),
+            ("experts=64 experts=32 hidden=16 intermediate=16 top-k=1", "gives experts twice: 64 and 32"),
+            ("experts=8 hidden=16 intermediate=² top-k=1", "intermediate=²: expected a whole number"),
+            (f"experts=8 hidden=16 intermediate={'9' * 5000} top-k=1", "expected a whole number from 1 to"),
         ],
     )
     def test_sizes_that_are_no_layer_are_refused(self, text: str, told: str) -> None:
@@ -237,11 +242,48 @@ class TestFiles:
         assert set(one.provenance) >= {"consumer version", "kernel", "triton", "profile", "planner", "date", "device"}
         assert recorded(tmp_path, "sglang") == {}
 
-    def test_damaged_provenance_makes_every_table_foreign(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("text", ["{", "[" * 100_000, '{"tables": ' * 100_000, "null", ""])
+    def test_damaged_provenance_makes_every_table_foreign(self, tmp_path: Path, text: str) -> None:
         vllm_moe.export(request(tmp_path, **MIXTRAL))
-        provenance_path(tmp_path, "vllm").write_text("{")
+        provenance_path(tmp_path, "vllm").write_text(text)
         report = vllm_moe.verify(request(tmp_path, **MIXTRAL))
         assert {e.reason.partition(",")[0] for e in report.entries} == {"not ours"}
+        vllm_moe.export(request(tmp_path, **MIXTRAL))
+        assert vllm_moe.verify(request(tmp_path, **MIXTRAL)).all_current
+
+    @pytest.mark.parametrize("consumer", [vllm_moe, sglang_moe])
+    def test_a_table_that_nests_too_deeply_is_a_miss(self, tmp_path: Path, consumer: ModuleType) -> None:
+        for path in {e.path for e in consumer.export(request(tmp_path, **MIXTRAL)).entries}:
+            Path(path).write_text("[" * 100_000)
+        report = consumer.verify(request(tmp_path, **MIXTRAL))
+        assert not any(e.hit for e in report.entries)
+        assert "the consumer fails on it (RecursionError" in report.entries[0].reason
+
+    @pytest.mark.parametrize(
+        ("title", "told"),
+        [
+            ("mixtral-8x7b tp=8 bfloat16", ""),
+            ("experts=8 hidden=4096 intermediate=7168 top-k=2 tp=4 bfloat16", ""),
+            (
+                "experts=8,hidden=5120,intermediate=14336,top-k=1 tp=8 bfloat16",
+                "hidden 5120, asked 4096; top-k 1, asked 2",
+            ),
+            ("a model of tomorrow tp=8 bfloat16", "a model of tomorrow tp=8 bfloat16"),
+            ("mixtral-8x7b tp=3 bfloat16", "mixtral-8x7b tp=3 bfloat16"),
+            ("dbrx tp=8 bfloat16", "dbrx tp=8 bfloat16"),
+            ("", "not known"),
+        ],
+    )
+    def test_a_title_tells_another_layer_from_the_same_one(self, title: str, told: str) -> None:
+        asked = (layer_of(MODELS["mixtral-8x7b"], 8, SCHEMES["bfloat16"]), 0)
+        assert layer_difference(title, asked, vllm_moe.SCHEMES, shares=False) == told
+
+    def test_a_shared_expert_is_no_further_routed_one(self) -> None:
+        scheme = SCHEMES["fp8_w8a8_block"]
+        _, asked = layers_of(MODELS["deepseek-v3"], 8, scheme, shares=True)
+        spelt = "experts=257 hidden=7168 intermediate=2048 top-k=9 tp=8 fp8_w8a8_block"
+        told = layer_difference(spelt, asked, sglang_moe.SCHEMES, shares=True)
+        assert told == "shared experts 0, asked 1"
 
     def test_the_nearest_table_says_which_key_differs(self, tmp_path: Path) -> None:
         asked = TableKey(256, 256, "NVIDIA_H200", "fp8_w8a8", (128, 128)).file_name(spaced=False)
