@@ -16,6 +16,7 @@ from warpplan.planner.values import codec
 from warpplan.planner.values.device import DEVICES
 from warpplan.service.config_request import canonical_json
 from warpplan.service.http import config_schemas
+from warpplan.service.http.json_bodies import JsonRoute
 from warpplan.service.http.problem_json import TooLarge, encodable, problem_of, status_of
 from warpplan.service.metrics import Metrics
 from warpplan.service.workflow.answers import ConfigAnswer
@@ -24,7 +25,8 @@ from warpplan.service.workflow.planning_pool import PlanningPool
 from warpplan.service.workflow.request import DEFAULT_DEVICE, DEFAULT_DTYPE, Item
 
 router = APIRouter(
-    responses={"4XX": {"model": config_schemas.ProblemDetails}, "5XX": {"model": config_schemas.ProblemDetails}}
+    route_class=JsonRoute,
+    responses={"4XX": {"model": config_schemas.ProblemDetails}, "5XX": {"model": config_schemas.ProblemDetails}},
 )
 
 
@@ -49,7 +51,7 @@ def _count(request: Request, answer: ConfigAnswer) -> None:
 def kernel_operations() -> APIRouter:
     """One operation for each registered kernel, described from what it declares. The last route, which the OpenAPI
     document leaves out, answers for kernels registered since and says which kernels there are."""
-    operations = APIRouter(responses=router.responses)
+    operations = APIRouter(route_class=JsonRoute, responses=router.responses)
     answers: dict[int | str, dict[str, Any]] = {
         200: {"model": config_schemas.Answer},
         304: {"description": "the client's copy is current"},

@@ -11,6 +11,7 @@ from fastapi.responses import Response
 from warpplan.planner.errors import InvalidInput, StoreError
 from warpplan.service.http import config_schemas
 from warpplan.service.http.config_routes import only_known_parameters
+from warpplan.service.http.json_bodies import JsonRoute
 from warpplan.service.http.plan_schemas import NewPlan, PlanPage, PlanStatus, PlanSummary
 from warpplan.service.http.plan_timeline import MEDIA_TYPES, Format, accepted
 from warpplan.service.http.plan_timeline import timeline as drawn
@@ -22,6 +23,7 @@ from warpplan.service.solving.workers import Solvers
 from warpplan.service.workflow.profiles import planner_version
 
 router = APIRouter(
+    route_class=JsonRoute,
     prefix="/v1/plans",
     responses={"4XX": {"model": config_schemas.ProblemDetails}, "5XX": {"model": config_schemas.ProblemDetails}},
     dependencies=[Depends(only_known_parameters)],

@@ -97,6 +97,8 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
         path, headers = request.url.path, dict(error.headers or {})
+        if isinstance(error.__cause__, WarpplanError):  # raised while the framework read the body
+            return respond_to(error.__cause__)
         if error.status_code == 404:
             return respond(
                 document(404, "not-found", f"there is nothing at {path}: see /docs", field="path", value=path)

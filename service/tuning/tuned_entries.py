@@ -14,6 +14,7 @@ from warpplan.planner.values.device import device
 from warpplan.service.feeds.consumer_kernel import ConsumerKernel, Launch, Tensor, positional_first
 from warpplan.service.feeds.feed_report import ExportedEntry, ExportReport, VerifiedEntry, VerifyReport
 from warpplan.service.feeds.paper_launch import Found, read_entry, write_entry
+from warpplan.service.feeds.provenance import why_unknown
 from warpplan.service.feeds.triton_autotune import (
     TARGET,
     identity_of,
@@ -68,8 +69,10 @@ def verify_tuned(spec: str, answers: KernelAnswers, tunings: Tunings, device_nam
         entry = read_entry(consumer, _launch(consumer, choice.answer), device(device_name), out)
         reason = _why_not(consumer, entry, device_name, out, identity)
         hit = entry.config is not None and not reason
-        if hit and entry.config is not None and sorted_kwargs(entry.config) != choice.config:
-            reason = "not what would be exported now: an older answer, or measured by the job"
+        if hit and entry.config is not None:
+            ours = sorted_kwargs(entry.config) == choice.config
+            older = "" if ours else "not what would be exported now: an older answer, or measured by the job"
+            reason = "; ".join(filter(None, (older, why_unknown(Path(entry.path)))))
         config = entry.config if hit else None
         entries.append(VerifiedEntry(*_row(choice.answer), hit, entry.path, config, reason))
     return VerifyReport(TARGET, spec, str(out), identity, tuple(entries))

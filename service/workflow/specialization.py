@@ -100,6 +100,7 @@ def inspect_kernel(
 
     from warpplan.kernels.compiler.analysis.capture import capture
     from warpplan.kernels.compiler.costing.loop_graph import estimated
+    from warpplan.kernels.compiler.inspection.compile_errors import compile_error_line
     from warpplan.kernels.compiler.inspection.signature import source_of
     from warpplan.kernels.compiler.inspection.where import placed
     from warpplan.kernels.compiler.pointers.planned_cut import explained, planned_cut
@@ -115,7 +116,7 @@ def inspect_kernel(
         raise
     except Exception as error:  # Triton's front end and passes raise types of their own
         raise InvalidInput(
-            f"{kernel.__name__} does not compile for sm_{target}: {_line(error)}", field="kernel"
+            f"{kernel.__name__} does not compile for sm_{target}: {compile_error_line(error, kernel)}", field="kernel"
         ) from error
     text, captured = at_cut.text, explained(capture(at_cut.text), at_cut.described)
     if asked is not None and asked.architecture != target // 10:
@@ -183,6 +184,7 @@ def _finish(
     source: Any, gpu: Any, options: dict[str, int], scheme: Strategy | None
 ) -> tuple[BarrierReport | None, str]:
     from warpplan.kernels.compiler.inspection.barrier_check import check_barriers
+    from warpplan.kernels.compiler.inspection.compile_errors import compile_error_line
     from warpplan.kernels.compiler.inspection.finished import finished_text
 
     try:
@@ -190,7 +192,7 @@ def _finish(
     except WarpplanError as error:
         return None, str(error)
     except Exception as error:
-        return None, f"Triton: {_line(error)}"
+        return None, f"Triton: {compile_error_line(error, source.fn)}"
 
 
 def to_json(found: Inspection) -> dict[str, Any]:
@@ -237,10 +239,3 @@ def to_json(found: Inspection) -> dict[str, Any]:
         "failure": found.failure,
         "refused": [[scheme.to_json(), reason] for scheme, reason in found.refused],
     }  # fmt: skip
-
-
-def _line(error: BaseException) -> str:
-    while error.__cause__ is not None:
-        error = error.__cause__
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__

@@ -14,11 +14,13 @@ from warpplan.service.feeds.remote_artifacts import packed
 from warpplan.service.feeds.triton_remote import TUNED_SUFFIX
 from warpplan.service.http import config_schemas
 from warpplan.service.http.artifacts.artifact_checks import key_pattern, place_of, require_file_name, require_tuning
+from warpplan.service.http.json_bodies import JsonRoute
 from warpplan.service.metrics import Metrics
 from warpplan.service.store.artifact_store import Artifacts, artifact
 from warpplan.service.workflow.planning_pool import PlanningPool
 
 router = APIRouter(
+    route_class=JsonRoute,
     prefix="/v1/artifacts",
     responses={"4XX": {"model": config_schemas.ProblemDetails}, "5XX": {"model": config_schemas.ProblemDetails}},
 )

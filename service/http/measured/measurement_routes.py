@@ -11,6 +11,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from warpplan.kernels import registry
 from warpplan.service.http import config_schemas
 from warpplan.service.http.config_routes import item_of_query
+from warpplan.service.http.json_bodies import JsonRoute
 from warpplan.service.metrics import Metrics
 from warpplan.service.store.measured_times import Measurement
 from warpplan.service.store.stored_values import environment_of
@@ -18,6 +19,7 @@ from warpplan.service.workflow.configure import Workflow
 from warpplan.service.workflow.planning_pool import PlanningPool
 
 router = APIRouter(
+    route_class=JsonRoute,
     prefix="/v1/measurements",
     responses={"4XX": {"model": config_schemas.ProblemDetails}, "5XX": {"model": config_schemas.ProblemDetails}},
 )

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from warpplan.planner.errors import InvalidInput, StoreError
 from warpplan.service.http import config_schemas
+from warpplan.service.http.json_bodies import JsonRoute
 from warpplan.service.metrics import Metrics
 from warpplan.service.store.answer_store import Store
 from warpplan.service.store.tuned.kernel_answer_store import KernelAnswers
@@ -19,6 +20,7 @@ from warpplan.service.workflow.configure import Workflow
 from warpplan.service.workflow.planning_pool import PlanningPool
 
 router = APIRouter(
+    route_class=JsonRoute,
     prefix="/v1/tuned-kernels",
     responses={"4XX": {"model": config_schemas.ProblemDetails}, "5XX": {"model": config_schemas.ProblemDetails}},
 )

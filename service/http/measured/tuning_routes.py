@@ -11,12 +11,14 @@ from fastapi import APIRouter, Depends, Query, Request
 from warpplan.planner.errors import InvalidInput, StoreError
 from warpplan.service.http import config_schemas
 from warpplan.service.http.config_routes import only_known_parameters
+from warpplan.service.http.json_bodies import JsonRoute
 from warpplan.service.http.measured import tuning_schemas
 from warpplan.service.metrics import Metrics
 from warpplan.service.store.stored_values import environment_of
 from warpplan.service.store.tuned.tuning_store import TunedTime, Tunings
 
 router = APIRouter(
+    route_class=JsonRoute,
     prefix="/v1/tunings",
     responses={"4XX": {"model": config_schemas.ProblemDetails}, "5XX": {"model": config_schemas.ProblemDetails}},
     dependencies=[Depends(only_known_parameters)],
