@@ -7,6 +7,8 @@ EXPORTS = {
     "fusing": ("fuse", "steady"),
     "hopper_ranking": ("*",),
     "kernel_model": (
+        "CANNOT_RANK",
+        "excess_warps",
         "KernelModel",
         "LEAST_DEPTH",
         "MORE_SECONDS",

@@ -26,6 +26,7 @@ from warpplan.kernels.compiler.costing.kernel_model import (
     KernelModel,
     RankedStrategy,
     busiest_unit,
+    excess_warps,
     ii_of,
 )
 from warpplan.kernels.compiler.costing.loop_graph import (
@@ -80,7 +81,8 @@ def schemes(captured: Captured, profile: Profile, device: Device, *, stages: int
     ranked = rank(captured, profile, device, stages=stages)
     found = tuple(r for r in ranked if r.gain >= WORTH_TRYING)
     if all(r.scheme is None for r in found):
-        obstacle = None if captured.copied else _obstacle(captured)
+        obstacle = excess_warps(captured) if _ways(captured) else None
+        obstacle = obstacle or (None if captured.copied else _obstacle(captured))
         if obstacle is None and all(r.scheme is None for r in ranked):
             obstacle = no_fit(captured.copied[-1] if captured.copied else captured, device)
         if obstacle is not None:
@@ -130,8 +132,9 @@ def rank(
             field="device", value=device.name,
         )  # fmt: skip
     ways = _ways(captured)
-    if not ways:
-        return (RankedStrategy(None, (), (), 0.0, 1.0, str(_obstacle(captured))),)
+    obstacle = excess_warps(captured) if ways else _obstacle(captured)
+    if not ways or obstacle is not None:
+        return (RankedStrategy(None, (), (), 0.0, 1.0, str(obstacle)),)
     stock = HopperModel(_stock(ways), profile, device, stages, launch)
     alone = stock.alone()
     found = []

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from warpplan.kernels.compiler.analysis.capture import Body, Captured
+from warpplan.kernels.compiler.analysis.capture import Body, Captured, Obstacle
 from warpplan.kernels.compiler.analysis.loop_work import LoopWork
 from warpplan.kernels.compiler.analysis.operation_kinds import LOAD_KINDS, RING_KINDS
 from warpplan.kernels.compiler.costing.fusing import fuse, lowered, steady
@@ -35,6 +35,7 @@ from warpplan.kernels.compiler.sizes.gain_model import NOMINAL_TRIPS, StrategyTe
 from warpplan.kernels.compiler.sizes.loop_trips import Trips
 from warpplan.kernels.compiler.strategy.protocol import Strategy
 from warpplan.planner.predict.time_model import launch_constants
+from warpplan.planner.problem.terms import WARP_COUNTS
 from warpplan.planner.solve import solve
 from warpplan.planner.values.dependence_graph import DependenceGraph
 from warpplan.planner.values.device import Device
@@ -57,6 +58,8 @@ MOST_BLOCKS = 8
 """Resident blocks on an SM that are counted at most. Chosen by hand."""
 DRAM_RATE = 4.8e12
 """Bytes a second that an H200's memory delivers (its data sheet), for a profile without ceilings."""
+CANNOT_RANK = "cannot be ranked"
+"""How the reason begins why a kernel, or one configuration of a list, has no predicted time."""
 BLOCK_BYTES = 1_024
 """Shared memory of each block that the system keeps (CUDA C++ Programming Guide, "Compute Capability 9.0")."""
 
@@ -112,6 +115,18 @@ def loads_for_products(loop: Body) -> frozenset[str]:
         seen |= found
         waiting += found
     return frozenset(work.id for work in loop.of_kind("load") if work.id in seen)
+
+
+def excess_warps(captured: Captured) -> Obstacle | None:
+    """Why ``captured`` is left alone where it has more warps than a partition of the planner's graph: the kernel as
+    Triton compiles it, which strategies are compared with, is one partition of all its warps."""
+    most = max(WARP_COUNTS)
+    if captured.warps <= most:
+        return None
+    return Obstacle(
+        f"{CANNOT_RANK}: num_warps is {captured.warps}; set it to 4 or 8: the planner takes {most} warps at most, "
+        "and a plan sets the warps of its partitions itself"
+    )
 
 
 class KernelModel:

@@ -4,6 +4,7 @@ line with the partition, stage and buffer that it got, and signatures for compil
 
 EXPORTS = {
     "barrier_check": ("BarrierReport", "check_barriers"),
+    "compile_errors": ("compile_error_line",),
     "finished": (
         "completed",
         "DEFAULT",

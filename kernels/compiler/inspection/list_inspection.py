@@ -63,9 +63,12 @@ def inspect_list(
 
     Raises :class:`InvalidInput` for a signature that does not fit, and where no configuration compiles.
     """
+    from warpplan.kernels.compiler.costing.kernel_model import CANNOT_RANK
+
     found = [_inspected(kernel, config, signature, profile) for config in configs]
     if all(each.alone_us is None and each.strategy is None for each in found):
-        raise InvalidInput(f"no configuration of the list can be ranked: {found[0].reason}", field="kernel")
+        reason = found[0].reason.removeprefix(f"{CANNOT_RANK}: ")
+        raise InvalidInput(f"no configuration of the list can be ranked: {reason}", field="kernel")
     return tuple(sorted(found, key=lambda each: each.best_us))
 
 
@@ -103,7 +106,9 @@ def _inspected(kernel: Autotuner, config: TunerConfig, signature: str, profile: 
 
     from warpplan.kernels.compiler.analysis.capture import capture
     from warpplan.kernels.compiler.costing import hopper_ranking
+    from warpplan.kernels.compiler.costing.kernel_model import CANNOT_RANK
     from warpplan.kernels.compiler.costing.whole_launch import LaunchSize
+    from warpplan.kernels.compiler.inspection.compile_errors import compile_error_line
     from warpplan.kernels.compiler.inspection.signature import parse_signature, source_of
     from warpplan.kernels.compiler.pointers.planned_cut import explained, planned_cut
     from warpplan.kernels.compiler.sizes.loop_trips import trip_counts
@@ -121,16 +126,18 @@ def _inspected(kernel: Autotuner, config: TunerConfig, signature: str, profile: 
     except WarpplanError:
         raise
     except Exception as error:  # Triton's front end and passes raise types of their own
-        lines = [line.strip() for line in str(error.__cause__ or error).splitlines() if line.strip()]
-        return replace(base, reason=f"does not compile: {lines[-1] if lines else type(error).__name__}")
+        return replace(base, reason=f"does not compile: {compile_error_line(error, jit)}")
     numbers = {name: value for name, value in map(_number, parse_signature(text).items()) if value is not None}
     counted = trip_counts(parse(at_cut.text).function, numbers, ANY_GRID)
     size = LaunchSize(0, tuple(trips if trips and trips.mean == trips.most else None for trips in counted))
     gpu = device(profile.identity.gpu)
-    ranked = hopper_ranking.rank(
-        explained(capture(at_cut.text), at_cut.described), profile, gpu if gpu.has_wgmma else H200,
-        stages=config.num_stages, launch=size,
-    )  # fmt: skip
+    try:
+        ranked = hopper_ranking.rank(
+            explained(capture(at_cut.text), at_cut.described), profile, gpu if gpu.has_wgmma else H200,
+            stages=config.num_stages, launch=size,
+        )  # fmt: skip
+    except WarpplanError as error:  # of this configuration: the others are ranked
+        return replace(base, reason=f"{CANNOT_RANK}: {error}")
     alone = next(r for r in ranked if r.scheme is None)
     best = next((r for r in ranked if r.scheme is not None), None)
     if best is None:

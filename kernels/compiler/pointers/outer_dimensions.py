@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from warpplan.kernels.compiler.analysis.value_flow import PLAIN
-from warpplan.kernels.compiler.pointers.scalars.polynomials import Polynomial
+from warpplan.kernels.compiler.pointers.scalars.polynomials import Monomial, Polynomial
 from warpplan.kernels.compiler.pointers.scalars.scalar_values import ScalarReader
 
 ENABLED = True
@@ -84,11 +84,15 @@ def is_fixed(scalars: ScalarReader, name: str) -> bool:
 
 
 def _products(scalars: ScalarReader, moving: Polynomial) -> Iterator[tuple[str, Polynomial]]:
-    """``moving`` as a sum of an index times a stride each; "" for the product of several indices."""
+    """``moving`` as a sum of an index times a stride each, of one term or more; "" for the product of several
+    indices."""
+    strides: dict[str, dict[Monomial, int]] = {}
     for monomial, c in moving.terms:
         fixed = tuple(name for name in monomial if is_fixed(scalars, name))
         index = [name for name in monomial if name not in fixed]
-        yield index[0] if len(index) == 1 else "", Polynomial.of({fixed: c})
+        strides.setdefault(index[0] if len(index) == 1 else "", {})[fixed] = c
+    for name, terms in strides.items():
+        yield name, Polynomial.of(terms)
 
 
 def _is_index(scalars: ScalarReader, name: str, needed: set[str]) -> bool:

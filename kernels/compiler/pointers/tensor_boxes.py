@@ -176,13 +176,11 @@ class BoxReader:
             return any(self._inside(name, loop) for name in monomial)
 
         total = shift + start
-        multiples = total.where(lambda monomial, c: Polynomial(((monomial, c),)).divided(stride) is not None)
-        left = total - multiples
-        row = multiples.divided(stride)
-        assert row is not None
+        row, left = total.divided_with_remainder(stride)
         # What is added to a pointer before it is a tile is a batch's or a head's: a column is an index plus a range.
+        indices = dict(start.terms).keys() - dict(shift.terms).keys()
         column = left.where(
-            lambda monomial, c: changes(monomial) or ((monomial, c) in start.terms and not self._is_offset(monomial))
+            lambda monomial, _: changes(monomial) or (monomial in indices and not self._is_offset(monomial))
         )
         offset = left - column
         moved = []

@@ -66,6 +66,12 @@ def pointer_loads(function: IrOperation) -> PointerLoads:
             result.found.append(reader.read(load, loop))
         except NotAffine as error:
             result.refused.append(Refusal(load, loop, error.reason, error.operation or load))
+        except (AssertionError, IndexError, KeyError, StopIteration, ValueError) as error:
+            # Which operands and types an operation needs is known only where it is read: of the other loads this says
+            # nothing.
+            result.refused.append(
+                Refusal(load, loop, f"its address has a form that is not read here ({error!r})", load)
+            )
     return result
 
 

@@ -44,8 +44,33 @@ def test_arithmetic_of_polynomials_is_that_of_their_values(p: Polynomial, q: Pol
 
 @given(polynomials, polynomials)
 def test_a_quotient_times_the_divisor_is_what_was_divided(p: Polynomial, q: Polynomial) -> None:
-    quotient = (p * q).divided(q) if q.terms else None
-    assert (quotient == p) == (len(q.terms) == 1) or quotient is None
+    quotient = (p * q).divided(q)
+    assert quotient in ((p,) if len(q.terms) == 1 else (p, None))
+
+
+@given(polynomials, polynomials, points)
+def test_quotient_and_remainder_are_what_was_divided(p: Polynomial, q: Polynomial, at: dict[str, int]) -> None:
+    quotient, remainder = p.divided_with_remainder(q)
+    assert quotient * q + remainder == p
+    before = dict(p.terms)
+    assert all(0 < c * before.get(monomial, 0) <= before[monomial] ** 2 for monomial, c in remainder.terms)
+    assert value(quotient, at) * value(q, at) + value(remainder, at) == value(p, at)
+
+
+def test_a_sum_is_divided_by_a_sum_and_what_is_no_multiple_remains() -> None:
+    x, y, z = map(Polynomial.named, NAMES)
+
+    def times(n: int) -> Polynomial:
+        return Polynomial.constant(n)
+
+    stride = x + times(16)
+    rows = y * times(128) + z
+    assert (rows * stride).divided(stride) == rows
+    assert (rows * stride + y * times(3)).divided_with_remainder(stride) == (rows, y * times(3))
+    assert (rows * -stride).divided(stride) == -rows
+    for other in (x, y * x + y * times(8), y * x - y * times(16), x * x - times(256)):
+        assert other.divided_with_remainder(stride) == (Polynomial(), other)
+    assert (x * x + y).divided_with_remainder(Polynomial()) == (Polynomial(), x * x + y)
 
 
 @given(polynomials, points)

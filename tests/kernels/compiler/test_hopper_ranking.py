@@ -124,6 +124,16 @@ def test_a_profile_without_anything_is_estimated_from() -> None:
     assert best.scheme.consumers == 2
 
 
+@pytest.mark.parametrize("warps", [16, 32])
+def test_more_warps_than_the_planner_takes_are_left_alone_with_what_to_do(warps: int) -> None:
+    (alone,) = ranked("matmul", warps)
+    assert (alone.scheme, alone.launch_us) == (None, None)
+    assert alone.reason.startswith(f"cannot be ranked: num_warps is {warps}; set it to 4 or 8: ")
+    with pytest.raises(CannotPlan, match=f"num_warps is {warps}; set it to 4 or 8") as error:
+        schemes(capture(cut("matmul", warps)), PROFILE, H200)
+    assert "min_warps" not in str(error.value)
+
+
 def test_other_than_hopper_is_refused() -> None:
     with pytest.raises(InvalidInput, match="expected a Hopper GPU"):
         rank(capture(cut("attention")), PROFILE, B200)

@@ -25,6 +25,7 @@ from triton.runtime.errors import AutotunerError  # noqa: E402
 from triton.runtime.jit import JITFunction  # noqa: E402
 
 from warpplan.kernels import PlanWarning, planned  # noqa: E402
+from warpplan.kernels.compiler.costing import hopper_ranking  # noqa: E402
 from warpplan.kernels.compiler.launching import decide, progress  # noqa: E402
 from warpplan.kernels.compiler.launching import planned as planned_module  # noqa: E402
 from warpplan.kernels.compiler.launching.autotuned import (  # noqa: E402
@@ -37,6 +38,7 @@ from warpplan.kernels.compiler.launching.autotuned import (  # noqa: E402
 from warpplan.kernels.compiler.strategy.hopper import HopperStrategy  # noqa: E402
 from warpplan.kernels.isolate import IsolatedResult  # noqa: E402
 from warpplan.kernels.warn_once import forget_warnings  # noqa: E402
+from warpplan.planner.errors import InvalidGraph  # noqa: E402
 
 pytestmark = pytest.mark.matrix
 TWO, ONE = HopperStrategy(2, (3,)), HopperStrategy(1, (4,))
@@ -388,6 +390,58 @@ def test_configurations_that_cannot_run_are_dropped(
     assert (found["config"], tuner.best_config.kwargs["BM"]) == (3, 128)
     assert any("out of resource" in t["reason"] for t in found["tried"])
     assert not [w for w in recwarn if issubclass(w.category, PlanWarning)]
+
+
+def test_a_configuration_of_too_many_warps_is_tried_as_it_is_and_may_win(
+    machine: Machine, tuned: Any, children: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No strategy is compared with it, for nothing predicts it: its time does."""
+    wide = (128, 64, 16)
+    tried = children(PREDICTED, {**TIMES, (*wide, None): 9.0})
+    jobs, answers = list_decide.run_jobs, []
+
+    def ranked(target: str, shared: Json, given: list[Json], **options: Any) -> list[Json]:
+        found = jobs(target, shared, given, **options)
+        if target == list_jobs.COMPILE:
+            return found
+        mine = [i for i, job in enumerate(given) if named(job["kernel"]) == wide]
+        for i, result in zip(mine, list_jobs.rank_all(shared, [given[i] for i in mine]), strict=True):
+            found[i] = result
+            answers.append(result)
+        return found
+
+    monkeypatch.setattr(list_decide, "run_jobs", ranked)
+    with planned(tmp_path, background=False):
+        launch(tuned([config(SMALL), config(WIDE), config(WIDE, warps=16)]))
+    (answer,) = answers
+    assert answer["strategies"] == [[None, None]]
+    assert "num_warps is 16; set it to 4 or 8" in answer["obstacle"]
+    assert (*wide, None) in tried.compiled
+    found = decided(tmp_path)
+    assert (found["config"], found["scheme"]) == (2, None)
+
+
+def test_a_configuration_that_cannot_be_ranked_stays_as_it_is(
+    machine: Machine, tuned: Any, children: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Json] = []
+    tried = children(PREDICTED, TIMES)
+
+    def jobs(target: str, shared: Json, given: list[Json], **options: Any) -> list[Json]:
+        if target != list_jobs.COMPILE and not seen:
+            with monkeypatch.context() as patch:
+                patch.setattr(hopper_ranking, "rank", unsolvable)
+                seen.extend(list_jobs.rank_all(shared, given))
+        return tried.jobs(target, shared, given, **options)
+
+    def unsolvable(*args: Any, **options: Any) -> Any:
+        raise InvalidGraph("operation 'acc' has issue -1")
+
+    monkeypatch.setattr(list_decide, "run_jobs", jobs)
+    with planned(tmp_path, background=False):
+        launch(tuned([config(SMALL), config(WIDE)]))
+    obstacle = "InvalidGraph: operation 'acc' has issue -1"
+    assert seen == [{"strategies": [[None, None]], "obstacle": obstacle}] * 2
 
 
 def test_a_list_of_which_nothing_compiles_is_tritons(machine: Machine, tuned: Any, children: Any) -> None:

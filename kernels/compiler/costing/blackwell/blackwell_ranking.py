@@ -20,6 +20,7 @@ from warpplan.kernels.compiler.costing.kernel_model import (
     WORTH_TRYING,
     KernelModel,
     RankedStrategy,
+    excess_warps,
 )
 from warpplan.kernels.compiler.costing.loop_graph import Shape
 from warpplan.kernels.compiler.costing.pressure import shared_bytes
@@ -52,6 +53,8 @@ def rank(
         annotate(text)
     except CannotPlan as error:
         return (RankedStrategy(None, (), (), 0.0, 1.0, str(error)),)
+    if (obstacle := excess_warps(captured)) is not None:
+        return (RankedStrategy(None, (), (), 0.0, 1.0, str(obstacle)),)
     model = BlackwellModel(captured, profile, device, stages)
     alone = model.alone()
     found, refused = [], ""

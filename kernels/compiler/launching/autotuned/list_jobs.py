@@ -14,6 +14,7 @@ from warpplan.kernels.compiler.launching.autotuned.front_end import launch_size
 from warpplan.kernels.compiler.strategy.protocol import Strategy
 from warpplan.kernels.compiler.strategy.recorded import strategy_from_json
 from warpplan.kernels.triton_types import CompiledKernel, Json
+from warpplan.planner.errors import WarpplanError
 from warpplan.planner.values.device import Device
 from warpplan.planner.values.profile import Profile
 
@@ -50,16 +51,20 @@ def compile_all(shared: Job, jobs: Sequence[Job]) -> Iterator[Result]:
 
 
 def rank_one(job: Job, profile: Profile, gpu: Device) -> Result:
-    """The result of one job of :func:`rank_all`."""
+    """The result of one job of :func:`rank_all`. A configuration that compiles and cannot be ranked stays as it is,
+    with the ``obstacle``: it may be the fastest."""
     from warpplan.kernels.compiler.analysis.capture import capture
     from warpplan.kernels.compiler.costing import hopper_ranking
     from warpplan.kernels.compiler.pointers.planned_cut import explained, planned_cut
 
     options = packing.options(job["kernel"])
     at_cut = planned_cut(packing.source(job["kernel"]), packing.target(job["kernel"]), options)
-    captured = explained(capture(at_cut.text), at_cut.described)
-    size = launch_size(at_cut.text, job["numbers"], tuple(job["grid"]), job["bytes"])
-    ranked = hopper_ranking.rank(captured, profile, gpu, stages=options["num_stages"], launch=size)
+    try:
+        captured = explained(capture(at_cut.text), at_cut.described)
+        size = launch_size(at_cut.text, job["numbers"], tuple(job["grid"]), job["bytes"])
+        ranked = hopper_ranking.rank(captured, profile, gpu, stages=options["num_stages"], launch=size)
+    except WarpplanError as error:
+        return {"strategies": [[None, None]], "obstacle": reason_of(error, CannotPlan)}
     found = [[None if r.scheme is None else r.scheme.to_json(), r.launch_us] for r in ranked]
     return {"strategies": found, "obstacle": ranked[0].reason if len(ranked) == 1 else ""}
 
