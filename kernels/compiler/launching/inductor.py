@@ -35,7 +35,7 @@ from warpplan.kernels.compiler.launching.dispatch import (
     warn_not_planned,
     watched,
 )
-from warpplan.kernels.compiler.launching.sources import Plans, require_plans
+from warpplan.kernels.compiler.launching.sources import Plans, require_plans, require_time_limit
 from warpplan.kernels.torch_types import InductorConfig, InductorLauncher, InductorResult, InductorTuner
 from warpplan.kernels.triton_types import CompiledKernel, Json, KernelArgument, TritonModule
 
@@ -61,7 +61,7 @@ class planned_inductor:
     ``kernels`` names those that run under a plan. Leaving puts every kernel back as it was. No failure is raised: a
     kernel runs as Inductor compiled it, with one
     :class:`~warpplan.kernels.compiler.exceptions.PlanWarning` that says why. Raises
-    :class:`~warpplan.planner.errors.InvalidInput` for a ``gpu_share`` that is none.
+    :class:`~warpplan.planner.errors.InvalidInput` for ``plans``, a ``gpu_share`` or a ``time_limit_s`` that are none.
     """
 
     def __init__(
@@ -76,6 +76,7 @@ class planned_inductor:
     ) -> None:
         require_plans(plans)
         require_share(gpu_share)
+        require_time_limit(time_limit_s)
 
         def beside() -> PlanRunner:
             from warpplan.kernels.compiler.launching.background_decider import BackgroundDecider

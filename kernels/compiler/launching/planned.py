@@ -19,7 +19,7 @@ from warpplan.kernels.compiler.background.plan_choices import PlanRunner
 from warpplan.kernels.compiler.exceptions import PlanWarning
 from warpplan.kernels.compiler.launching import dispatch
 from warpplan.kernels.compiler.launching.dispatch import LaunchTable, is_tuning, tuning, waiting
-from warpplan.kernels.compiler.launching.sources import Plans, require_plans
+from warpplan.kernels.compiler.launching.sources import Plans, require_plans, require_time_limit
 from warpplan.kernels.triton_types import Autotuner, CompiledKernel, Grid, JitFunction, KernelArgument, TritonModule
 from warpplan.kernels.warn_once import warn_once
 
@@ -61,8 +61,8 @@ class planned:
     each compared with the list's own.
 
     No failure is raised: the kernel runs as it is, with one :class:`PlanWarning` that says why. Raises
-    :class:`~warpplan.planner.errors.InvalidInput` for a ``gpu_share`` that is none, and where the parentheses of
-    ``@planned()`` are missing.
+    :class:`~warpplan.planner.errors.InvalidInput` for ``plans``, a ``gpu_share`` or a ``time_limit_s`` that are none,
+    and where the parentheses of ``@planned()`` are missing.
     """
 
     __slots__ = ("_arguments", "_found", "_lists")
@@ -82,6 +82,8 @@ class planned:
             require_plans(plans)
         if gpu_share != 0.02:  # the default is one
             require_share(gpu_share)
+        if time_limit_s != 60.0:
+            require_time_limit(time_limit_s)
         self._arguments = plans, measure, profile, time_limit_s, background, gpu_share, extend
         self._found: LaunchTable | None = None  # looked up at its first launch
         self._lists: Callable[[], ListTable] | None = None

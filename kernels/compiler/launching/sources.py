@@ -32,16 +32,31 @@ from warpplan.planner.errors import InvalidInput, MalformedFile, StoreError
 
 Plans = str | Path | Strategy | Mapping[str, Json] | None
 """A folder, the URL of a service, or a plan: a value, JSON, a ``.json`` file. ``None``: a folder in Triton's cache."""
+LONGEST_STEP_S = 86_400.0
 SERVICE_WAIT_S = 3.0
 """Seconds that a launch waits for the service's answer before it goes on without. Chosen by hand."""
 
 
 def require_plans(plans: Plans) -> None:
-    """Raise :class:`InvalidInput` for a function: a decorator without its parentheses would put it in the plans' place,
-    and its calls would do nothing."""
+    """Raise :class:`InvalidInput` for what says nothing of where plans come from, a function above all: a decorator
+    without its parentheses would put it in the plans' place, and its calls would do nothing."""
     if callable(plans):
         name = getattr(plans, "__name__", plans)
         raise InvalidInput(f"plans is {name}, a function: write @planned(), with parentheses", field="plans")
+    if not isinstance(plans, (str, Path, Mapping, type(None))) and not hasattr(plans, "architecture"):
+        raise InvalidInput(
+            f"plans {plans!r}: expected a folder, a .json file, http://host:port, a strategy or its JSON",
+            field="plans", value=repr(plans),
+        )  # fmt: skip
+
+
+def require_time_limit(seconds: float) -> None:
+    """Raise :class:`InvalidInput` for a time that no step of a trial can have."""
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds <= LONGEST_STEP_S:
+        raise InvalidInput(
+            f"time_limit_s {seconds!r}: expected seconds, more than 0 and at most {LONGEST_STEP_S:g}",
+            field="time_limit_s", value=seconds,
+        )  # fmt: skip
 
 
 class DecisionSource(Protocol):

@@ -231,6 +231,18 @@ def test_a_share_of_gpu_time_that_is_none(share: Any) -> None:
         planned(gpu_share=share)
 
 
+@pytest.mark.parametrize("seconds", [0, -1.0, float("nan"), float("inf"), True, "long", None])
+def test_a_time_limit_that_no_step_can_have(seconds: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"time_limit_s .*expected seconds, more than 0 and at most 86400"):
+        planned(time_limit_s=seconds)
+
+
+@pytest.mark.parametrize("plans", [5, b"folder", ["a"], 1.5, object()])
+def test_what_says_nothing_of_where_plans_come_from(plans: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"expected a folder, a \.json file, http://host:port, a strategy or its JSON"):
+        planned(plans)
+
+
 def test_without_any_gpu_time_nothing_is_tried(machine: Machine, times: Times, gemm: Any, children: Any) -> None:
     tried = children()
     scope = planned(gpu_share=0)
