@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from http import HTTPStatus
+from math import isfinite
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -175,7 +176,7 @@ def _plain(value: object) -> object:
     """``value`` as JSON can carry it, cut where a caller sent a book."""
     if value is None or isinstance(value, bool):
         return value
-    if isinstance(value, int) and abs(value) < 2**63:
+    if (isinstance(value, int) and abs(value) < 2**63) or (isinstance(value, float) and isfinite(value)):
         return value
     if isinstance(value, list | tuple) and len(value) <= 32 and all(isinstance(v, str | int) for v in value):
         return [_plain(v) for v in value]

@@ -12,6 +12,7 @@ from warpplan.planner.bounds.min_ii import min_ii
 from warpplan.planner.check.plan_check import check
 from warpplan.planner.errors import Infeasible, InvalidGraph, InvalidInput
 from warpplan.planner.problem.formulation import Problem
+from warpplan.planner.problem.least_needs import least_memory, least_registers, sure_home
 from warpplan.planner.solve import effective_ii, fewest_slots, solve
 from warpplan.planner.values.codec import canonical
 from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
@@ -172,7 +173,59 @@ def test_memory_that_only_the_search_finds_short_is_named():
     """Two iterations must be held at once, whatever the interval."""
     graph = loop(smem_bytes=1024)
     outcome = solve(replace(graph, edges=(*graph.edges, Dependence("load", "mma", 1))))
-    assert (outcome.status, outcome.reason) == ("infeasible", "shared memory binds")
+    assert outcome.status == "infeasible"
+    assert outcome.reason == (
+        "shared memory binds: load (2 slots of 1024 bytes) is held at once and takes at least 2048 of 1024 bytes: make "
+        "it smaller, or raise limits.smem_bytes to 2048"
+    )
+
+
+def test_an_infeasible_loops_reason_names_the_buffers_the_limit_and_how_much_is_enough():
+    loads = tuple(Operation(name, "TMA", 700, 288, 30, buffer_bytes=120_000) for name in ("a", "b"))
+    graph = DependenceGraph(
+        "too large",
+        (*loads, Operation("mma", "TENSOR", 560, 512, 120, 4)),
+        (Dependence("a", "mma"), Dependence("b", "mma")),
+    )
+    outcome = solve(graph)
+    assert outcome.reason == (
+        "shared memory binds: a (120000 bytes) and b (120000 bytes) are held at once and take at least 240000 of "
+        "232448 bytes: make them smaller, or raise limits.smem_bytes to 240000"
+    )
+    assert solve(replace(graph, limits=Limits(smem_bytes=240_000))).plan is not None
+    assert solve(replace(graph, limits=Limits(smem_bytes=239_999))).plan is None
+    # In tensor memory, columns of 128 lanes.
+    tall = tuple(replace(op, buffer_bytes=512 * 300, memory="tmem") if op.buffer_bytes else op for op in graph.ops)
+    assert solve(replace(graph, ops=tall)).reason == (
+        "tensor memory binds: a (300 columns) and b (300 columns) are held at once and take at least 600 of 512 "
+        "columns: make them smaller, or raise limits.tmem_columns to 600"
+    )
+
+
+def test_of_many_values_the_largest_are_named():
+    values = tuple(Operation(f"v{i}", "ALU", 10, 2, 2, registers=30 + i) for i in range(8))
+    edges = tuple(Dependence(op.id, "sum") for op in values)
+    graph = DependenceGraph("wide", (*values, Operation("sum", "ALU", 10, 2, 2)), edges, Limits(max_partitions=1))
+    assert solve(graph).reason == (
+        "any one of these limits, relaxed, is enough: registers bind: v7 (37), v6 (36), v5 (35), 5 more and "
+        "limits.base_registers (24) are live at once and take at least 292 registers a thread, a thread has 240: make "
+        "the values smaller or put one into a buffer; limits.max_partitions 1 binds: raise it to 3"
+    )
+
+
+@given(given_.graphs(most_ops=4))
+@settings(max_examples=60, deadline=None)
+def test_no_plan_takes_less_than_the_least_that_is_stated(graph):
+    """Reasons are proofs: the least memory and registers are those that every plan takes."""
+    outcome = solve(graph)
+    assume(outcome.plan is not None)
+    problem = Problem(graph, SolveOptions())
+    smem = [b.offset + b.size for b in outcome.plan.buffers if b.memory == "smem"]
+    assert least_memory(problem, "smem").amount <= max(smem, default=0)
+    home = {p.op: p.partition for p in outcome.plan.schedule.placements}
+    needs = least_registers(problem)
+    for i, op in enumerate(graph.ops):
+        assert needs[sure_home(problem, i)].amount <= outcome.plan.partitions[home[op.id]].registers
 
 
 def test_registers_bind():
@@ -183,7 +236,11 @@ def test_registers_bind():
     assert outcome.plan.partitions[0].registers == 152
     assert solve(replace(wide, limits=replace(wide.limits, registers=32 * 4 * 152))).status == "optimal"
     tight = solve(replace(wide, limits=replace(wide.limits, registers=32 * 4 * 152 - 1)))
-    assert (tight.status, tight.reason) == ("infeasible", "registers binds")
+    assert tight.status == "infeasible"
+    assert tight.reason == (
+        "registers bind: mma (128) and limits.base_registers (24) are live at once and take at least 19456 of the "
+        "block's 19455 registers: make the values smaller, or raise limits.registers to 19456 or more"
+    )
     too_wide = solve(replace(graph, ops=(graph.ops[0], replace(graph.ops[1], registers=240))))
     assert too_wide.status == "infeasible"
     assert "'mma' takes 240 registers a thread beside limits.base_registers 24: a thread has 240" in too_wide.reason

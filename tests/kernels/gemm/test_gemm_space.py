@@ -278,7 +278,8 @@ BAD = {
         "block_n 192 of pipelined or promoted products or of clusters",
     ),
     "streams of narrow chunks": (
-        replace(WIDE, block_n=160, epilogue_split=5, stream_k=True), "bfloat16", "stream_k of 160 columns: partial sums",
+        replace(WIDE, block_n=160, epilogue_split=5, stream_k=True), "bfloat16",
+        "stream_k of 160 columns: partial sums",
     ),
     "wider tiles in thirds": (replace(WIDE, block_n=160), "bfloat16", "epilogue_split 3: expected one of 5"),
     "splits of the largest tiles": (

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from warpplan.planner.check.plan_check import check
 from warpplan.planner.errors import InvalidInput, SimulationFault
+from warpplan.planner.simulate import simulation
 from warpplan.planner.simulate.simulation import Draws, simulate, steady_ii, verify, waits
+from warpplan.planner.simulate.steady_state import steady_state
 from warpplan.planner.solve import solve
 from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
 from warpplan.planner.values.options import SolveOptions
@@ -553,6 +555,104 @@ def test_what_is_no_plan_of_the_graph_is_refused(change, message):
 def test_a_trip_count_that_is_none(trip_count):
     with pytest.raises(InvalidInput, match="trip count is"):
         simulate(looped(4), loop(), trip_count)
+
+
+# Plans of hundreds of stages
+
+
+LINKS = 400
+
+
+def long_chain(depth: int = 4, cycles: Mapping[str, int] | None = None) -> tuple[DependenceGraph, Plan]:
+    """:func:`loop` beside a chain of 400 operations in as many stages; ``cycles`` where some are elsewhere."""
+    links = [
+        Operation(f"link{i}", "ALU" if i in (3, 303) else None, 60, 20 if i in (3, 303) else 0, 0) for i in range(LINKS)
+    ]
+    ops = (*loop().ops, *links)
+    chain = tuple(Dependence(f"link{i}", f"link{i + 1}") for i in range(LINKS - 1))
+    graph = replace(loop(), ops=ops, edges=(*loop().edges, *chain))
+    places = {"load": (0, 1), "mma": (110, 0)} | {f"link{i}": (60 * i + 30 * (i > 200), 0) for i in range(LINKS)}
+    places |= {op: (cycle, 0) for op, cycle in (cycles or {}).items()}
+    return graph, plan_of(graph, 60, places, {"load": depth})
+
+
+@pytest.fixture
+def played(monkeypatch) -> list[int]:
+    """How many operations each play issues."""
+    counts: list[int] = []
+    play = simulation.Play
+
+    def counted(compiled, trip_count, *rest):
+        counts.append(trip_count * len(compiled.steps))
+        return play(compiled, trip_count, *rest)
+
+    monkeypatch.setattr(simulation, "Play", counted)
+    return counts
+
+
+def test_a_long_plan_is_played_in_its_steady_state(played):
+    graph, plan = long_chain()
+    assert plan.schedule.stages * len(graph.ops) > simulation.MOST_IN_FULL
+    assert verify(plan, graph) == ()
+    assert len(played) == 5
+    assert max(played) <= 10 * len(graph.ops)
+
+
+def test_a_plan_of_few_operations_is_played_in_full(played):
+    assert verify(looped(4), loop()) == ()
+    stages = looped(4).schedule.stages
+    assert played == [2 * trip_count for trip_count in (1, stages, stages + 6, stages + 6, stages + 6)]
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"depth": 3}, "operation load, iteration 3, cycle 200: planned for cycle 180"),
+        # In a stage of its own before link99's end: its warps wait for that, and it is late.
+        ({"cycles": {"link100": 5999}}, "operation link100, iteration 0, cycle 60: planned for cycle 59"),
+        ({"cycles": {"link100": 0}}, "operation link100, iteration 0, cycle 0: runs before link99 of iteration 0"),
+        # The unit's two users are 300 stages apart.
+        ({"cycles": {"link303": 60 * 303 + 39}}, ""),
+        ({"cycles": {"link303": 60 * 304 + 10}}, "planned for cycle 10"),
+    ],
+)
+def test_a_long_plan_that_breaks_a_rule_is_found_without_filling_its_stages(change, fault, played):
+    graph, plan = long_chain(**change)
+    if "link303" in change.get("cycles", {}):
+        graph = replace(graph, edges=tuple(e for e in graph.edges if e.src != "link303"))
+    (found,) = verify(plan, graph) or ("",)
+    assert fault in found
+    assert bool(found) == bool(fault)
+    assert max(played) <= 10 * len(graph.ops)
+
+
+def test_an_operation_planned_intervals_before_what_it_needs_has_no_steady_state():
+    graph, plan = long_chain(cycles={"link100": 0})
+    with pytest.raises(
+        SimulationFault, match=r"link100, iteration 0, cycle 0: planned before link99 of iteration 0, .* 5940"
+    ):
+        steady_state(plan, graph)
+
+
+@given(solved(), st.integers(0, 9))
+@settings(max_examples=40, deadline=None)
+def test_a_steady_state_is_a_plan_of_one_stage_that_runs_at_every_trip_count(case, trip_count):
+    graph, plan = case
+    retimed, loop_ = steady_state(plan, graph)
+    assert retimed.schedule.stages == 1
+    assert {p.op: p.cycle for p in retimed.schedule.placements} == {p.op: p.phase for p in plan.schedule.placements}
+    assert verify(retimed, loop_) == ()
+    assert len(simulate(retimed, loop_, trip_count).spans) == trip_count * len(graph.ops)
+
+
+@given(alternating_rings())
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+def test_rings_that_share_bytes_do_so_in_the_steady_state(case):
+    graph, plan = case
+    retimed, loop_ = steady_state(plan, graph)
+    assert check(retimed, loop_) == ()
+    assert verify(retimed, loop_) == ()
+    assert verify(replace(retimed, reuses=()), loop_) != ()
 
 
 # Draws and readings

@@ -30,8 +30,8 @@ def test_a_time_that_the_device_cannot_reach(http: httpx.Client, time_us: float)
     reply = report(http, time_us)
     assert (reply.status_code, reply.headers["content-type"]) == (422, "application/problem+json")
     body = reply.json()
-    assert (body["field"], float(body["value"])) == ("time_us", time_us)
-    assert 100 < float(body["limit"]) < 110
+    assert (body["field"], body["value"]) == ("time_us", time_us)
+    assert 100 < body["limit"] < 110
     assert "no less than 105" in body["detail"]
     assert http.get(GEMM, params=SIZES).json()["measured"] is None
 
