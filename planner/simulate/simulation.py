@@ -17,6 +17,7 @@ from warpplan.planner.simulate.event_loop import Order, Play
 from warpplan.planner.simulate.plan_program import program
 from warpplan.planner.simulate.program import Program
 from warpplan.planner.simulate.slot_hazards import PlayRecord, first_hazard
+from warpplan.planner.simulate.steady_state import steady_state
 from warpplan.planner.values.dependence_graph import DependenceGraph
 from warpplan.planner.values.plan import Plan
 from warpplan.planner.values.timeline import Span, Timeline
@@ -26,6 +27,10 @@ MOST_VERIFIED = 20_000
 MOST_STAGES = 1_000
 """Iterations that :func:`verify` plays at most for a plan's stages, of which no kernel's loop has as many: a latency of
 10⁸ intervals would otherwise be played for as many iterations. What lies beyond is left to the checker."""
+MOST_IN_FULL = 100_000
+"""Operations times stages up to which :func:`verify` plays a plan from its first stage to its last: five plays of a
+quarter of a second. The loops of kernels have a hundredth. A chain of 2,000 operations in 1,476 stages has 3 million.
+Chosen by hand; doubled, the verification of the longest plans takes up to a second longer."""
 
 
 @dataclass(frozen=True)
@@ -83,24 +88,49 @@ def verify(plan: Plan, graph: DependenceGraph) -> tuple[str, ...]:
     """The first thing wrong with ``plan`` over a few trip counts, once with drawn latencies; empty for a good plan.
 
     That is a fault that :func:`simulate` raises, or an operation that is late although everything before it was in
-    time: the plan cannot keep its own interval. The longest count fills each ring and spans each distance once more
-    after every stage has begun, as far as ``MOST_VERIFIED`` allows.
+    time: the plan cannot keep its own interval. A plan of up to ``MOST_IN_FULL`` operations times stages is played as
+    it is: for one iteration, for as many as it has stages, and for a count that fills each ring and spans each distance
+    once more after every stage has begun, as far as ``MOST_VERIFIED`` allows.
+
+    To fill the stages of a longer plan takes minutes and shows nothing that its steady state does not: a cycle of waits
+    in which nothing runs lies within one interval, and units, rings and partitions are as full in each interval of the
+    steady state. So its steady state is played, as a loop of one stage
+    (:mod:`~warpplan.planner.simulate.steady_state`): in the plan's order, with drawn latencies, and for what is late.
+    The plan as it is is played for one iteration and for as many as fill each ring and span each distance. Distances
+    and rings beyond ``MOST_IN_FULL`` operations a play are left to the checker.
     """
     try:
         compiled = program(plan, graph)
     except InvalidInput as error:
         return (str(error),)
     stages = min(plan.schedule.stages, MOST_STAGES)
-    deepest = max((ring.depth for ring in compiled.rings), default=1)
-    reach = max((distance for _, _, distance, _ in compiled.dependences), default=0)
-    enough = min(stages + max(deepest, reach) + 2, max(MOST_VERIFIED // max(len(graph.ops), 1), stages + 2))
     try:
-        for trip_count in (1, stages, enough):
+        if len(graph.ops) * stages <= MOST_IN_FULL:
+            enough = _trip_count(compiled, stages, MOST_VERIFIED)
+            return _faults(compiled, (1, stages, enough))
+        for trip_count in (1, _trip_count(compiled, 0, MOST_IN_FULL)):
             _played(compiled, trip_count)
-        _played(compiled, enough, Draws(), "arrival")
-        return _late(compiled, _played(compiled, enough, planned_starts=True))
+        steady = program(*steady_state(plan, graph))
+        return _faults(steady, (_trip_count(steady, 1, MOST_IN_FULL),))
     except SimulationFault as fault:
         return (str(fault),)
+
+
+def _trip_count(compiled: Program, stages: int, most: int) -> int:
+    """Iterations that fill each ring and span each distance once more after every stage has begun; the stages and two
+    more where that is more than ``most`` operations."""
+    deepest = max((ring.depth for ring in compiled.rings), default=1)
+    reach = max((distance for _, _, distance, _ in compiled.dependences), default=0)
+    return min(stages + max(deepest, reach) + 2, max(most // max(len(compiled.steps), 1), stages + 2))
+
+
+def _faults(compiled: Program, trip_counts: tuple[int, ...]) -> tuple[str, ...]:
+    """What is late in a play of the last of ``trip_counts``. Raises :class:`SimulationFault` for a fault in a play of
+    any of them, or of the last with drawn latencies."""
+    for trip_count in trip_counts:
+        _played(compiled, trip_count)
+    _played(compiled, trip_counts[-1], Draws(), "arrival")
+    return _late(compiled, _played(compiled, trip_counts[-1], planned_starts=True))
 
 
 def _late(compiled: Program, run: PlayRecord) -> tuple[str, ...]:

@@ -4,5 +4,6 @@ EXPORTS = {
     "app": ("create_app", "SOLVERS"),
     "config_routes": ("item_of_query", "only_known_parameters"),
     "config_schemas": ("*",),
+    "json_bodies": ("JsonRoute",),
     "server": ("*",),
 }
