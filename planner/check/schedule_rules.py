@@ -17,10 +17,6 @@ LEAST_REGISTERS, SETMAXNREG_REGISTERS = 24, 240
 again: the checker shares nothing with the solver but values."""
 
 
-MANY = 300
-"""Spans from which a table of all cycles is filled rather than every pair looked at."""
-
-
 class Spilled(Protocol):
     """A partition with all of ``ops`` has to have more than ``registers`` a thread."""
 
@@ -135,25 +131,21 @@ def issue(s: Steady) -> Iterator[str]:
 
 
 def _crowded(what: str, spans: Sequence[tuple[str, int, int]], capacity: int, ii: int) -> Iterator[str]:
-    if len(spans) > MANY and ii <= len(spans) ** 2 and _table_fits(spans, capacity, ii):
-        return
-    for phase in sorted({start % ii for _, start, end in spans if start < end}):
-        busy = [(name, copies(start, end, phase, ii)) for name, start, end in spans]
-        total = sum(count for _, count in busy)
-        if total > capacity:
-            names = ", ".join(name for name, count in busy if count)
-            yield f"{what}: {names} hold {total} of {capacity} at phase {phase}"
-
-
-def _table_fits(spans: Sequence[tuple[str, int, int]], capacity: int, ii: int) -> bool:
-    """The same for hundreds of spans, cycle by cycle."""
-    taken = [0] * ii
+    """Where any span starts, those that hold together more than ``capacity``; each repeats every ``ii`` cycles."""
+    begins = {start % ii for _, start, end in spans if start < end}
+    # Turns that a span holds throughout, and by phase how many more or fewer hold from there on.
+    held = sum((end - start) // ii for _, start, end in spans)
+    changes = dict.fromkeys(begins, 0)
     for _, start, end in spans:
-        for cycle in range(start, end):
-            taken[cycle % ii] += 1
-            if taken[cycle % ii] > capacity:
-                return False
-    return True
+        first, last = start % ii, start % ii + (end - start) % ii
+        for phase, change in ((first, 1), (last % ii, -1)):
+            changes[phase] = changes.get(phase, 0) + change
+        held += last >= ii
+    for phase in sorted(changes):
+        held += changes[phase]
+        if held > capacity and phase in begins:
+            busy = ", ".join(name for name, start, end in spans if copies(start, end, phase, ii))
+            yield f"{what}: {busy} hold {held} of {capacity} at phase {phase}"
 
 
 def barriers(s: Steady, name: str) -> tuple[int, int]:

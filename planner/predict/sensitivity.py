@@ -12,6 +12,7 @@ from warpplan.planner.check.plan_check import check
 from warpplan.planner.errors import Infeasible
 from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.solve import solve
+from warpplan.planner.values.deadline import NO_DEADLINE, Deadline, DeadlineReached
 from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph
 from warpplan.planner.values.options import SolveOptions
 from warpplan.planner.values.plan import Outcome, Plan
@@ -50,13 +51,19 @@ class CostChanges:
 
 
 def cost_changes(
-    graph: DependenceGraph, options: SolveOptions, outcome: Outcome, *, progress: Progress | None = None
+    graph: DependenceGraph,
+    options: SolveOptions,
+    outcome: Outcome,
+    *,
+    progress: Progress | None = None,
+    deadline: Deadline = NO_DEADLINE,
 ) -> CostChanges:
     """The smallest change of each single cost, down to 0 or up to twice, that changes the optimal interval.
 
     A larger cost never makes a shorter interval possible, so each threshold is found by bisection: the bounds and the
     plan itself decide what they can, re-solving the rest. Costs are the operations' (clones change together), edges'
     own latencies and the hand-off; large ones come first. An interval that is not proven optimal has no changes.
+    ``deadline`` ends the work within a cost, too, which then does not count as examined.
     """
     costs = sorted(_costs(graph), key=lambda cost: -cost.cycles)
     if outcome.plan is None or outcome.status != "optimal":
@@ -67,13 +74,16 @@ def cost_changes(
     for cost in costs:
         if progress is not None and not progress(examined, len(costs)):
             break
-        for limit in (0, 2 * cost.cycles):
-            search = _Threshold(cost, options, outcome.plan)
-            change = search.towards(limit)
-            if change is not None:
-                found.append(change)
-            if search.unsure:
-                undecided.append(cost.name)
+        try:
+            for limit in (0, 2 * cost.cycles):
+                search = _Threshold(cost, options, outcome.plan, deadline)
+                change = search.towards(limit)
+                if change is not None:
+                    found.append(change)
+                if search.unsure:
+                    undecided.append(cost.name)
+        except DeadlineReached:
+            break
         examined += 1
     found.sort(key=lambda c: (abs(c.to_cycles - c.cycles) / c.cycles, c.name, c.to_cycles))
     return CostChanges(tuple(found), examined, len(costs), tuple(dict.fromkeys(undecided)))
@@ -121,10 +131,10 @@ def _with_edge(graph: DependenceGraph, edge: Dependence, value: int) -> Dependen
 
 class _Threshold:
     """Where one cost changes the interval of an optimal plan. ``unsure`` once a re-solve came to its time limit: what
-    it might have shown is left out."""
+    it might have shown is left out. Raises :class:`DeadlineReached` where ``deadline`` came first."""
 
-    def __init__(self, cost: _Cost, options: SolveOptions, plan: Plan) -> None:
-        self.cost, self.plan, self.unsure = cost, plan, False
+    def __init__(self, cost: _Cost, options: SolveOptions, plan: Plan, deadline: Deadline) -> None:
+        self.cost, self.plan, self.deadline, self.unsure = cost, plan, deadline, False
         self.options = replace(options, work_limit_s=min(options.work_limit_s, RESOLVE_SECONDS))
 
     def towards(self, limit: int) -> CostChange | None:
@@ -135,28 +145,33 @@ class _Threshold:
         while abs(moved - same) > 1:
             middle = (same + moved) // 2
             same, moved = (same, middle) if self._moves(middle) else (middle, moved)
-        plan = solve(self.cost.at(moved), self.options).plan
+        plan = self._solved(self.cost.at(moved)).plan
         ii = plan.schedule.ii_cycles if plan is not None else None
         return CostChange(self.cost.name, self.cost.cycles, moved, ii)
+
+    def _solved(self, graph: DependenceGraph) -> Outcome:
+        outcome = solve(graph, self.options, deadline=self.deadline)
+        self.deadline.check()
+        return outcome
 
     def _moves(self, cycles: int) -> bool:
         """Whether the interval is another for certain with the cost at ``cycles``."""
         graph, ii = self.cost.at(cycles), self.plan.schedule.ii_cycles
         try:
-            bound = min_ii(Problem(graph, self.options)).ii_cycles
+            bound = min_ii(Problem(graph, self.options, self.deadline)).ii_cycles
         except Infeasible:
             return True
         if cycles < self.cost.cycles:
             if bound >= ii:
                 return False
-            outcome = solve(graph, self.options)
+            outcome = self._solved(graph)
             self.unsure |= outcome.bound < ii and (outcome.plan is None or outcome.plan.schedule.ii_cycles >= ii)
             return outcome.plan is not None and outcome.plan.schedule.ii_cycles < ii
         if bound > ii:
             return True
         if not check(self.plan, graph, slack_cycles=self.options.slack_cycles):
             return False
-        outcome = solve(graph, self.options)
+        outcome = self._solved(graph)
         if outcome.plan is None:
             self.unsure |= outcome.status == "unknown"
             return outcome.status == "infeasible"

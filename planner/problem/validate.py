@@ -32,6 +32,8 @@ LEAST_LIMITS = {
     "max_partitions": 1, "smem_bytes": 0, "registers": 0, "handoff_cycles": 0, "handoff_cycles_per_kb": 0,
     "barrier_cycles": 0, "tmem_columns": 0, "base_registers": 0,
 }  # fmt: skip
+MOST_CHARACTERS = 1_000
+"""Of an operation's id, which tables and pictures show."""
 
 
 def validate(graph: DependenceGraph, options: SolveOptions) -> None:
@@ -150,6 +152,11 @@ def _validate_limits(graph: DependenceGraph) -> None:
 
 def _validate_operations(graph: DependenceGraph) -> None:
     for op in graph.ops:
+        if not 0 < len(op.id) <= MOST_CHARACTERS or not op.id.isprintable():
+            raise InvalidGraph(
+                f"operation {op.id[:40]!r}: expected an id of 1 to {MOST_CHARACTERS} printable characters",
+                field="ops.id", value=op.id[:40], limit=MOST_CHARACTERS,
+            )  # fmt: skip
         if not 1 <= op.min_warps <= MOST_WARPS:
             raise InvalidGraph(
                 f"operation {op.id!r} has min_warps {op.min_warps}: expected 1 to {MOST_WARPS}",

@@ -127,6 +127,7 @@ def _graph(path: str, options: SolveOptions, deadline: Deadline) -> Explained:
     from warpplan.planner.predict.explanation import demands
     from warpplan.planner.predict.sensitivity import cost_changes
     from warpplan.planner.values import codec
+    from warpplan.planner.values.deadline import Deadline
     from warpplan.service.views import sections
     from warpplan.service.views.text import outcome_lines
 
@@ -142,7 +143,8 @@ def _graph(path: str, options: SolveOptions, deadline: Deadline) -> Explained:
         return Explained(graph.name, (), graph, outcome, (), body)
     filled = demands(graph, plan, slack_cycles=options.slack_cycles)
     with _what_ifs("asking what each cost decides") as progress:
-        changes = cost_changes(graph, options, outcome, progress=progress)
+        within = Deadline.after(WHAT_IF_SECONDS, time.monotonic)
+        changes = cost_changes(graph, options, outcome, progress=progress, deadline=within)
     ii = plan.schedule.ii_cycles
     body |= {"demands": [asdict(d) for d in filled], "costs": asdict(changes)}
     lead = (f"{len(graph.ops)} operations, {outcome.status}, II {ii} cycles, proven bound {outcome.bound}",)

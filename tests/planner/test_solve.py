@@ -337,6 +337,8 @@ def test_options_that_contradict_the_graph_are_named(options, message):
         (loop(handoff_cycles=-1), "limits.handoff_cycles is -1"),
         (replace(loop(), ops=(load("load", alignment=96), loop().ops[1])), "alignment 96: expected a power of two"),
         (replace(loop(), ops=(load("load", min_warps=9), loop().ops[1])), "min_warps 9: expected 1 to 8"),
+        (DependenceGraph("g", (load(""),), ()), "operation '': expected an id of 1 to 1000 printable characters"),
+        (DependenceGraph("g", (load("a\nb"),), ()), "expected an id of 1 to 1000 printable characters"),
         (replace(loop(), edges=(Dependence("load", "mma", latency=-1),)), "latency -1"),
         (replace(loop(), edges=(Dependence("load", "mma", 10**7),)), "distance 10000000: expected at most 10000"),
         (replace(loop(), ops=(load("load", latency=10**12), loop().ops[1])), "expected at most 1000000000 cycles"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 from hypothesis import given, settings
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from warpplan.planner.predict.explanation import demands
 from warpplan.planner.predict.sensitivity import cost_changes
 from warpplan.planner.solve import solve
+from warpplan.planner.values.deadline import Deadline
 from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
 from warpplan.planner.values.options import SolveOptions
 from warpplan.planner.values.plan import Channel, Partition, Placement, Plan, Schedule
@@ -110,6 +112,14 @@ def test_work_that_is_ended() -> None:
     found = cost_changes(GEMM, OPTIONS, solve(GEMM), progress=progress)
     assert (found.examined, found.costs) == (2, 8)
     assert asked == [(0, 8), (1, 8), (2, 8)]
+
+
+def test_work_whose_time_is_over() -> None:
+    """In the middle of a cost, too."""
+    outcome, now = solve(GEMM, OPTIONS), itertools.count()
+    for end in (0, 5, 40):
+        found = cost_changes(GEMM, OPTIONS, outcome, deadline=Deadline(next(now) + end, lambda: float(next(now))))
+        assert found.examined < found.costs == 8
 
 
 @settings(deadline=None, max_examples=15)
