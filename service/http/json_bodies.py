@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fastapi import Request, Response
@@ -15,7 +15,7 @@ from warpplan.planner.errors import InvalidInput
 class JsonRoute(APIRoute):
     """A route that refuses a body with a field twice: by the standard parser, the last value counts in silence."""
 
-    def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         answer = super().get_route_handler()
 
         async def with_body_read_once(request: Request) -> Response:
