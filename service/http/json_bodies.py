@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
-from warpplan.planner.errors import InvalidInput
+from warpplan.service.workflow.shape_files import fields_once
 
 
 class JsonRoute(APIRoute):
@@ -26,13 +26,4 @@ class JsonRoute(APIRoute):
 
 class _JsonRequest(Request):
     async def json(self) -> Any:
-        return json.loads(await self.body(), object_pairs_hook=_once)
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise InvalidInput(f"body: field {twice!r} is given twice: give it once", field=twice)
-    return fields
+        return json.loads(await self.body(), object_pairs_hook=fields_once)

@@ -8,7 +8,7 @@ EXPORTS = {
     "planning_pool": ("PLANNERS", "PlanningPool"),
     "profiles": ("planner_version", "Profiles", "ProfileSource"),
     "request": ("check", "DEFAULT_DEVICE", "DEFAULT_DTYPE", "example_size", "Item", "require_whole_text"),
-    "shape_files": ("at_line", "Line", "read_shapes"),
+    "shape_files": ("at_line", "fields_once", "Line", "read_shapes"),
     "specialization": (
         "BLACKWELL",
         "HOPPER",

@@ -149,7 +149,7 @@ def _json_line(path: Path, number: int, text: str | MalformedFile, kernel: str) 
     if isinstance(text, MalformedFile):
         return number, text
     try:
-        fields = json.loads(text, parse_constant=_reject_constant, object_pairs_hook=_once)
+        fields = json.loads(text, parse_constant=_reject_constant, object_pairs_hook=fields_once)
     except json.JSONDecodeError as error:
         return number, MalformedFile(path, f"not JSON: {error.msg} at column {error.colno}", line=number)
     except InvalidInput as error:
@@ -172,7 +172,9 @@ def _reject_constant(name: str) -> NoReturn:
     raise InvalidInput(f"not JSON: {name} is not a size", value=name)
 
 
-def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def fields_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """The fields of a JSON object, for ``json.loads(object_pairs_hook=...)``. Raises :class:`InvalidInput` for one that
+    is given twice."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
         names = [name for name, _ in pairs]
