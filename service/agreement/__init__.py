@@ -5,6 +5,6 @@ Standard library only: training jobs import it through :mod:`warpplan.service.cl
 
 EXPORTS = {
     "choice_agreement": ("*",),
-    "choice_files": ("agreed_text", "read_record"),
+    "choice_files": ("agreed_text", "read_records"),
     "choice_record": ("ChoiceDiffers", "ChoiceRecord"),
 }

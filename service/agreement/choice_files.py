@@ -76,6 +76,13 @@ def end_text(step: int, lookup: int, digest: str) -> str:
     return _line({"end": True, "step": step, "lookup": lookup, "digest": digest})
 
 
+def read_records(paths: Sequence[Path], *, partial: bool = False) -> list[RankRecord]:
+    """The records in ``paths``. With ``partial`` those of ranks that ended before their first line was whole are left
+    out, unless all did. Raises :class:`MalformedFile` as :func:`read_record` does."""
+    begun = [path for path in paths if not partial or any(line.endswith("\n") for line in _lines(path)[:1])]
+    return [read_record(path, partial=partial) for path in begun or paths]
+
+
 def read_record(path: Path, *, partial: bool = False) -> RankRecord:
     """The record in ``path``. With ``partial`` it may have no end, and half of a last line.
 

@@ -37,12 +37,12 @@ def agree(
     Records are written by `Client(record="FOLDER")` in the job, one a rank.
     """
     from warpplan.service.agreement import choice_agreement
-    from warpplan.service.agreement.choice_files import agreed_text, read_record
+    from warpplan.service.agreement.choice_files import agreed_text, read_records
     from warpplan.service.workflow.text_files import require_folder, write_text
 
     if out is not None:
         require_folder(out)
-    records = [read_record(path, partial=partial) for path in _records(files)]
+    records = read_records(_records(files), partial=partial)
     found = choice_agreement.compare_ranks(records, same_lookups=same_lookups, partial=partial)
     if out is not None and found.difference is None:
         write_text(out, agreed_text(found.choices, found.ranks))
