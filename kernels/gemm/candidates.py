@@ -39,8 +39,9 @@ GROUPS = (4, 8, 16)
 """Values of ``group_m``: tile rows in a band of the tile order."""
 SPLITS = (2, 3, 4, 6, 8, 16)
 """Values of ``split_k``: ranges that the K of a tile is split into."""
-SPLIT_COLUMNS = 64
-"""The narrowest chunks of a wide tile whose K is split."""
+CHUNK_COLUMNS = 64
+"""The narrowest chunks of a wide tile whose K is split, and of those that are ranked for fp8 operands and for fused
+products, where narrower ones were not timed."""
 SWAP_MAX_ROWS = 128
 """The largest M at which A and B are swapped whatever the tile: above it, unswapped tiles of every aspect ratio fit,
 but for :data:`UNTRANSPOSED_ROWS`."""
@@ -231,9 +232,11 @@ def planned_structures(
 
 
 def measured_wide(dtype: str, costs: CostTable) -> tuple[int, ...]:
-    """Of :data:`~warpplan.kernels.gemm.space.WIDE_COLUMNS`, those whose products were measured."""
+    """Of :data:`~warpplan.kernels.gemm.space.WIDE_COLUMNS`, those to rank: products of so many were measured, and, in
+    fp8, chunks of so many were timed."""
     pairs = [dict(entry.parameters) for entry in costs.entries if entry.kind == WIDE]
-    return tuple(n for n in WIDE_COLUMNS if any(pair["n"] == n and pair["dtype"] == dtype for pair in pairs))
+    known = {pair["n"] for pair in pairs if pair["dtype"] == dtype}
+    return tuple(n for n in WIDE_COLUMNS if n in known and (ELEMENT_BYTES[dtype] > 1 or n % CHUNK_COLUMNS == 0))
 
 
 def _usable_robust_depth(config: GemmConfig, dtype: str, device: Device, costs: CostTable) -> int | None:
@@ -275,8 +278,12 @@ def table(dtype: str, device: Device, costs: CostTable | None = None, promoted: 
 def _splits(base: GemmConfig) -> bool:
     """Whether the K of such a block's tiles may be split. Partial sums of chunks of 32 columns are exchanged slowly: 51
     splits of such tiles took 13 % longer than predicted (``gemm_many_h100_tiles.json``), and none was the fastest."""
-    narrow = base.wide and base.block_n // base.wide_chunks < SPLIT_COLUMNS
-    return base.specialized and base.cluster == 1 and base.accumulator_registers <= SPLIT_REGISTERS and not narrow
+    fits = base.specialized and base.cluster == 1 and base.accumulator_registers <= SPLIT_REGISTERS
+    return fits and not has_narrow_chunks(base)
+
+
+def has_narrow_chunks(base: GemmConfig) -> bool:
+    return base.wide and base.block_n // base.wide_chunks < CHUNK_COLUMNS
 
 
 def tabulate(configs: Sequence[GemmConfig], group_below: Sequence[int], device: Device) -> CandidateTable:
