@@ -28,6 +28,8 @@ def load(path: Path) -> Profile:
 
 def write_json(value: Json, path: Path) -> None:
     """Write JSON beside ``path`` and move it there: a reader, or a crash, never sees half a file."""
+    if path.is_dir():
+        raise InvalidInput(f"{path} cannot be written: Is a directory", field="path", value=str(path))
     beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         beside.write_text(json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n", encoding="utf-8")

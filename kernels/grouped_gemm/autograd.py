@@ -16,7 +16,7 @@ from functools import lru_cache
 import torch
 
 from warpplan.kernels.grouped_gemm.kernel import GROUPED_GEMM
-from warpplan.kernels.grouped_gemm.launch import addressable, prepare, result_shape
+from warpplan.kernels.grouped_gemm.launch import addressable, prepare, require_alike, result_shape
 from warpplan.kernels.grouped_gemm.reference import reference
 from warpplan.kernels.grouped_gemm.space import Product
 from warpplan.kernels.plan_source import configuration
@@ -79,6 +79,7 @@ def _operator(product: Product, name: str) -> Callable[..., Tensor]:
 
     def compute(left: Tensor, right: Tensor, ends: Tensor, sizes: str) -> Tensor:
         if not left.is_cuda:
+            require_alike(product, left, right, ends)
             return reference(product, left, right, ends).to(left.dtype)
         left, right = addressed(left), addressed(right)
         out = empty(left, right, ends, sizes)

@@ -248,14 +248,24 @@ NAMES = {
 def _require_operands(product: Product, left: Tensor, right: Tensor, ends: Tensor) -> None:
     if product not in PRODUCTS:
         raise UnknownName("product", product, PRODUCTS)
+    names = [described.partition(" ")[0] for described in NAMES[product]]
+    dtypes = (*SIXTEEN_BIT, FP8) if product == "forward" else SIXTEEN_BIT
+    for name, tensor in zip(names, (left, right), strict=True):
+        if _name(tensor.dtype) not in dtypes:
+            raise UnknownName("dtype", _name(tensor.dtype), dtypes)
+        _require_gpu(name, tensor)
+    require_alike(product, left, right, ends)
+    _require_whole_rows(product, left, right)
+    for name, tensor in zip(names, (left, right), strict=True):
+        _require_addressable(name, tensor)
+
+
+def require_alike(product: Product, left: Tensor, right: Tensor, ends: Tensor) -> None:
+    """Raise :class:`InvalidShape` for operands and ends that make no product, wherever they lie."""
     for described, tensor in zip(NAMES[product], (left, right), strict=True):
         name, _, form = described.partition(" ")
         if tensor.dim() != form.count(",") + 1:
             raise InvalidShape(f"{name} has {tensor.dim()} dimensions, expected {form}", field=name)
-        dtypes = (*SIXTEEN_BIT, FP8) if product == "forward" else SIXTEEN_BIT
-        if _name(tensor.dtype) not in dtypes:
-            raise UnknownName("dtype", _name(tensor.dtype), dtypes)
-        _require_gpu(name, tensor)
     left_name, right_name = (described.partition(" ")[0] for described in NAMES[product])
     if left.dtype != right.dtype or left.device != right.device:
         raise InvalidShape(
@@ -265,8 +275,6 @@ def _require_operands(product: Product, left: Tensor, right: Tensor, ends: Tenso
         )
     _require_ends(ends, left)
     _require_sizes(product, left, right, ends)
-    for name, tensor in ((left_name, left), (right_name, right)):
-        _require_addressable(name, tensor)
 
 
 def _require_gpu(name: str, tensor: Tensor) -> None:
@@ -309,6 +317,10 @@ def _require_sizes(product: Product, left: Tensor, right: Tensor, ends: Tensor) 
         raise InvalidShape("ends is empty: expected one group or more", field="ends", value=0, limit=1)
     if rows > MAX_ROWS:
         raise InvalidShape(f"M={rows}: expected {MAX_ROWS} or less", field="M", value=rows, limit=MAX_ROWS)
+
+
+def _require_whole_rows(product: Product, left: Tensor, right: Tensor) -> None:
+    """Raise :class:`InvalidShape` for rows that TMA cannot address."""
     n = right.shape[1] if product == "forward" else left.shape[1]
     for name, size, element in (("N", n, result_dtype(left).itemsize), ("K", right.shape[-1], left.element_size())):
         step = TMA_ALIGNMENT_BYTES // element

@@ -89,11 +89,12 @@ def _require_one_job(ordered: Sequence[RankRecord], partial: bool) -> None:
     beyond = next((rank for rank in by_rank if world and rank >= world), None)
     if beyond is not None:
         raise _bad(f"{by_rank[beyond].path} is of rank {beyond}, but the job has {world} ranks")
-    missing = [rank for rank in range(world) if rank not in by_rank]
-    if missing and not partial:
+    missing = world - len(by_rank)
+    if missing > 0 and not partial:
+        such = next(rank for rank in range(world) if rank not in by_rank)
         raise _bad(
-            f"the job has {world} ranks, and {len(missing)} are missing, such as rank {missing[0]}: give the records "
-            "of all, or --partial to compare those that there are"
+            f"the job has {world} ranks, and {missing} are missing, such as rank {such}: give the records of all, or "
+            "--partial to compare those that there are"
         )
 
 

@@ -61,6 +61,8 @@ class ChoiceRecord:
     ) -> None:  # fmt: skip
         if agreed is not None and not strict:
             raise InvalidInput("agreed is what a strict client holds to: add strict=True", field="agreed")
+        if rank is not None:
+            _require_whole("rank", rank)
         self._folder = None if folder is None else Path(folder)
         self._rank, self._strict = rank, strict
         self._agreed = None if agreed is None else read_agreed(Path(agreed))
@@ -68,7 +70,7 @@ class ChoiceRecord:
         self._choices = RankChoices()
         self._used: dict[ChoiceKey, int] = {}
         self._step = self._lookups = 0
-        self._file, self._open, self._pid = -1, False, os.getpid()
+        self._file, self._open, self._ended_at, self._pid = -1, False, 0, os.getpid()
         if self._folder is not None:
             atexit.register(self.close)
 
@@ -82,7 +84,7 @@ class ChoiceRecord:
         """Lookups from now on are of step ``number``, or of the next one. Raises :class:`InvalidInput` for one that is
         past."""
         with self._lock:
-            wanted = self._step + 1 if number is None else number
+            wanted = self._step + 1 if number is None else _require_whole("step", number)
             if wanted < self._step:
                 raise InvalidInput(
                     f"step {wanted} comes before step {self._step}, which has begun: steps of a record ascend",
@@ -110,11 +112,13 @@ class ChoiceRecord:
                 self._write(choice_text(line, self._choices.digest))
 
     def close(self) -> None:
-        """Write the record's end: it is whole."""
+        """Write the record's end: it is whole. A later lookup goes on with it."""
         with self._lock:
             if self._file >= 0 and os.getpid() == self._pid:
+                self._ended_at = os.fstat(self._file).st_size
                 self._write(end_text(self._step, self._lookups, self._choices.digest))
                 self._close_file()
+                self._open = False
 
     def _require_same(self, key: ChoiceKey, choice: str, before: str | None) -> None:
         agreed = None if self._agreed is None else self._agreed.get(key)
@@ -127,7 +131,7 @@ class ChoiceRecord:
         """A forked process holds to what was chosen before, and opens a file of its own that begins with it."""
         if self._file >= 0:
             self._close_file()
-        self._open, self._pid = False, os.getpid()
+        self._open, self._ended_at, self._pid = False, 0, os.getpid()
 
     def _open_file(self, folder: Path) -> None:
         rank = _number(RANK_VARIABLES) if self._rank is None else self._rank
@@ -156,7 +160,9 @@ class ChoiceRecord:
         except OSError:
             _log.debug("%s cannot be locked on this file system", path)
         self._file, self._open = file, True
-        os.ftruncate(file, 0)
+        os.ftruncate(file, self._ended_at)
+        if self._ended_at:
+            return  # What was closed goes on without its end.
         job = next((os.environ[name] for name in JOB_VARIABLES if os.environ.get(name)), "")
         self._write(header_text(RecordHeader(rank, _number(WORLD_VARIABLES) or 0, job)))
         inherited, self._choices = self._choices, RankChoices()
@@ -182,6 +188,12 @@ class ChoiceRecord:
     def _close_file(self) -> None:
         os.close(self._file)
         self._file = -1
+
+
+def _require_whole(name: str, number: int) -> int:
+    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        raise InvalidInput(f"{name} is {number!r}: expected a whole number from 0 on", field=name, value=number)
+    return number
 
 
 def _number(variables: tuple[str, ...]) -> int | None:

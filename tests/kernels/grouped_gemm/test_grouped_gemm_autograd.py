@@ -41,6 +41,21 @@ def test_sizes_of_other_groups_are_refused():
         grouped_gemm(a, b, ENDS, sizes=[4, 13])
 
 
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (lambda a, b: (a, b, ENDS[:2]), "B has 3 groups and ends 2"),
+        (lambda a, b: (a, b, torch.tensor([4, 13, 17, 17], dtype=torch.int32)), "B has 3 groups and ends 4"),
+        (lambda a, b: (a, b, ENDS.long()), "ends is torch.int64"),
+        (lambda a, b: (a.float(), b, ENDS), "expected the same"),
+        (lambda a, b: (a[:, :2], b, ENDS), "K"),
+    ],
+)
+def test_a_cpu_takes_no_operands_that_a_gpu_refuses(changed, message):
+    with pytest.raises(InvalidShape, match=message):
+        grouped_gemm(*changed(*operands()))
+
+
 @pytest.mark.slow
 def test_one_graph_under_torch_compile():
     a, b = operands()

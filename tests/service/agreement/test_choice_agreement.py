@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -256,6 +257,33 @@ class TestRecord:
         made.begin_step(None)
         with pytest.raises(InvalidInput, match="step 4 comes before step 5"):
             made.begin_step(4)
+
+    @pytest.mark.parametrize("number", [1.5, float("nan"), True, "0", -1])
+    def test_ranks_and_steps_are_whole_numbers(self, tmp_path: Path, number: Any) -> None:
+        with pytest.raises(InvalidInput, match=r"rank is .*: expected a whole number from 0 on"):
+            ChoiceRecord(tmp_path, rank=number, strict=False, agreed=None)
+        with pytest.raises(InvalidInput, match=r"step is .*: expected a whole number from 0 on"):
+            ChoiceRecord(None, rank=None, strict=False, agreed=None).begin_step(number)
+
+    def test_a_lookup_after_the_end_goes_on_with_the_record(self, tmp_path: Path) -> None:
+        made = ChoiceRecord(tmp_path, rank=0, strict=False, agreed=None)
+        made.note(*GEMM, config(4))
+        made.close()
+        made.begin_step(1)
+        made.note(*GEMM, config(8))
+        with pytest.raises(MalformedFile, match="the record of rank 0 has no end"):
+            read_record(tmp_path / "rank-00000.jsonl")
+        made.close()
+        found = read_record(tmp_path / "rank-00000.jsonl")
+        choices = [(line.step, line.choice) for line in found.lines]
+        assert choices == [(0, config_text(config(4))), (1, config_text(config(8)))]
+
+    def test_a_job_of_absurdly_many_ranks(self, tmp_path: Path) -> None:
+        path = record(tmp_path, 0, [(0, 1, 4)])
+        path.write_text(path.read_text().replace('"world":0', '"world":' + "9" * 30))
+        with pytest.raises(InvalidInput, match=r"are missing, such as rank 1"):
+            compare_ranks([read_record(path)])
+        assert compare_ranks([read_record(path)], partial=True).difference is None
 
     def test_a_strict_rank_takes_no_other_choice(self, tmp_path: Path) -> None:
         choices = RankChoices()
