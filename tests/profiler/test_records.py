@@ -67,6 +67,9 @@ def test_a_full_disk_or_missing_folder_leaves_no_half_file(tmp_path: Path) -> No
     profile = profile_of(IDENTITY, [records()])
     with pytest.raises(InvalidInput, match="cannot be written"):
         save(profile, tmp_path / "missing" / "p.json")
+    for folder in (tmp_path, Path(), Path("/")):
+        with pytest.raises(InvalidInput, match="cannot be written: Is a directory"):
+            save(profile, folder)
     assert list(tmp_path.iterdir()) == []
 
 
