@@ -4,6 +4,9 @@ The child is a fresh interpreter in a session of its own: ``python -m warpplan.k
 request from stdin and answers in JSON lines on descriptor FD, apart from stdout and stderr, which libraries write to as
 they like. A function that returns an iterator streams its items, and what was streamed outlives the child. A child
 whose parent is gone ends by itself.
+
+:func:`within` bounds a request to a service, in a thread of the same process. Training jobs import this module, so it
+imports the standard library only.
 """
 
 from __future__ import annotations
@@ -21,10 +24,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, TypeVar
 
 Json = Any
 """A JSON value: whoever reads it knows what it asked for."""
+T = TypeVar("T")
 Status = Literal["ok", "error", "crash", "timeout", "stopped"]
 EXIT_GRACE_S = 5.0
 """A child that has answered may still hang while its libraries shut down; it is not waited for longer."""
@@ -46,6 +50,34 @@ class IsolatedResult:
     reason: str
     seconds: float
     items: tuple[Json, ...] = ()
+
+
+def within(seconds: float, work: Callable[[], T]) -> T:
+    """What ``work`` returns or raises; :class:`TimeoutError` after ``seconds``.
+
+    In a thread: socket timeouts bound single operations, not a reply that trickles in or a name that is not resolved.
+    A process that can start no more threads, such as one that is ending, runs ``work`` on the caller's thread.
+    """
+    done: list[T] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            done.append(work())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="warpplan-exchange", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        return work()
+    thread.join(seconds)
+    if done:
+        return done[0]
+    if failed:
+        raise failed[0]
+    raise TimeoutError(f"no whole reply within {seconds:g} s")
 
 
 def run_isolated(

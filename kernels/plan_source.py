@@ -26,6 +26,7 @@ from importlib import resources
 from typing import Literal, get_args
 
 from warpplan.kernels.declaration import Shape
+from warpplan.kernels.isolate import within
 from warpplan.kernels.registry import kernel
 from warpplan.kernels.triton_types import Json
 from warpplan.kernels.warn_once import warn_once
@@ -167,8 +168,8 @@ class _ServiceConfigs:
         where = f"the answer of {self._url}"
         try:
             answer = json.loads(self._get(path))
-        except ValueError:
-            raise MalformedFile(where, "not JSON") from None
+        except (ValueError, RecursionError):
+            raise MalformedFile(where, "not JSON, or nested too deeply") from None
         if not isinstance(answer, dict) or not isinstance(answer.get("config"), dict):
             raise MalformedFile(where, "it has no config: does the URL name a warpplan service?")
         return codec.from_json({"schema": codec.schema(TuningConfig), **answer["config"]}, TuningConfig)
@@ -177,11 +178,15 @@ class _ServiceConfigs:
         if self._down:
             raise StoreError(self._down, field="source", value=self._url)
         try:
-            with urllib.request.urlopen(self._url + path, timeout=SERVICE_WAIT_S) as reply:
-                return bytes(reply.read())
+            return within(SERVICE_WAIT_S, lambda: _reply(self._url + path))
         except urllib.error.HTTPError as error:
             with error:
                 message = f"{self._url} answers {error.code} to {path}"
         except (OSError, HTTPException, ValueError) as error:
             message = self._down = f"{self._url} does not answer: {getattr(error, 'reason', error)}"
         raise StoreError(message, field="source", value=self._url)
+
+
+def _reply(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=SERVICE_WAIT_S) as reply:
+        return bytes(reply.read())

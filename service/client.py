@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 import time
 import urllib.error
@@ -15,10 +16,12 @@ import urllib.parse
 import urllib.request
 from collections.abc import Mapping, Sequence
 from http.client import HTTPException
+from numbers import Number, Real
 from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
+from warpplan.kernels.isolate import within
 from warpplan.planner.errors import WarpplanError
 from warpplan.service.agreement.choice_record import ChoiceDiffers as ChoiceDiffers
 from warpplan.service.agreement.choice_record import ChoiceRecord
@@ -32,6 +35,12 @@ ShapeValue = int | str | Sequence[int]
 SHORTEST_POLL_S, LONGEST_POLL_S = 0.05, 1.0
 MOST_BODY_BYTES = 1 << 20
 """What the service takes in one request (``MAX_BODY_BYTES`` in ``warpplan.service.http.app``)."""
+LONGEST_WAIT_S = 86_400.0
+"""Seconds, a day: the longest ``timeout`` and ``interval_s``, chosen by hand. No operating system waits infinitely."""
+DEFAULT_KERNEL, DEFAULT_DTYPE, DEFAULT_DEVICE = "gemm", "bfloat16", "NVIDIA H200"
+"""What the service takes where an item of a batch names none (``warpplan.service.workflow.request``)."""
+_ITEM_FIELDS = ("kernel", "shape", "dtype", "device", "name")
+"""What an item of a batch has beside its sizes and options."""
 _NO_SERVICE = "the reply is not of the kind that was asked for: does the URL name a warpplan service?"
 
 
@@ -61,8 +70,9 @@ class PlanFailed(ServiceRefused):
 class Client:
     """Asks the service at ``url``.
 
-    ``timeout`` is the longest wait for one reply in seconds. After a failure to reach it the service is left alone for
-    ``pause`` seconds, so that a job with a thousand shapes does not wait a thousand times. ``on_error="none"`` makes an
+    ``timeout`` is the longest wait for one whole reply in seconds, however slowly it arrives. After a failure to reach
+    it the service is left alone for ``pause`` seconds, so that a job with a thousand shapes does not wait a thousand
+    times. ``on_error="none"`` makes an
     unreachable service a ``None`` instead of :class:`ServiceUnavailable`; a refusal always raises, because asking again
     does not help. Answers are remembered with their entity tag and fetched again only when they have changed. Safe to
     share between threads and across fork.
@@ -70,7 +80,10 @@ class Client:
     Ranks that must launch alike: ``record`` is a folder in which each rank writes what it was told, for ``warpplan
     agree`` to compare; ``rank`` is by default what torchrun, Slurm or Open MPI say. ``strict`` raises
     :class:`ChoiceDiffers` in place of an answer that differs from what this client answered before, or from the file
-    ``agreed`` that ``warpplan agree --out`` has written; no answer differs from every answer.
+    ``agreed`` that ``warpplan agree --out`` has written. A lookup that ends in a :class:`ClientError` is recorded as no
+    answer, and no answer differs from every answer.
+
+    Raises :class:`ClientError` for a URL, a ``timeout`` or an ``on_error`` that cannot be used.
     """
 
     def __init__(
@@ -85,14 +98,12 @@ class Client:
         strict: bool = False,
         agreed: str | os.PathLike[str] | None = None,
     ) -> None:
-        if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
-            raise ClientError(f"service URL {url!r}: expected http://host:port", field="url", value=url)
-        if not timeout > 0:
-            raise ClientError(f"timeout={timeout!r}: expected seconds, more than 0", field="timeout", value=timeout)
+        _require_url(url)
+        _require_seconds("timeout", timeout)
         if on_error not in ("raise", "none"):
             raise ClientError(f"on_error={on_error!r}: expected raise or none", field="on_error", value=on_error)
         self._url = url.rstrip("/")
-        self._timeout = timeout
+        self._timeout = float(timeout)
         self._pause = pause
         self._quiet = on_error == "none"
         self._known: dict[str, tuple[str, bytes]] = {}
@@ -129,18 +140,19 @@ class Client:
         ``triton.Config``.
 
         ``None`` only with ``on_error="none"``. Raises :class:`ServiceRefused` for a shape, dtype or name the service
-        does not take, :class:`ServiceUnavailable` where there is no service, :class:`ChoiceDiffers` where ``strict``
-        and another configuration was given before.
+        does not take, :class:`ServiceUnavailable` where there is no service, :class:`ChoiceDiffers`, instead of these
+        too, where ``strict`` and another configuration was given before.
         """
-        query = urllib.parse.urlencode({**_written(shape), "dtype": dtype, "device": device})
-        path = f"/v1/configs/{urllib.parse.quote(kernel, safe='')}?{query}"
-        answer: Json | None = None
         try:
+            query = _query({**_written(shape), "dtype": dtype, "device": device})
+            path = f"/v1/configs/{_quoted('kernel', kernel)}?{query}"
             answer = self._get(path, "config", dict)
-        except ServiceUnavailable:
-            if not self._quiet:
-                raise
-        self._choices.note(kernel, shape, dtype, device, None if answer is None else answer["config"])
+        except ClientError as error:
+            self._choices.note(kernel, shape, dtype, device, None)
+            if self._quiet and isinstance(error, ServiceUnavailable):
+                return None
+            raise
+        self._choices.note(kernel, shape, dtype, device, answer["config"])
         return answer
 
     def tuned(self, kernel: Any, *, device: str = "NVIDIA H200", signature: str = "", **shape: int) -> Json | None:
@@ -148,7 +160,8 @@ class Client:
         one shape, as ``warpplan tune --store`` keeps them: ``config`` has the fields of ``triton.Config``.
 
         ``None`` where nothing is kept for this very source, or, with ``on_error="none"``, there is no service.
-        ``signature`` chooses among answers for unlike arguments; without it :class:`ClientError` lists them.
+        ``signature`` chooses among answers for unlike arguments; without it :class:`ClientError` lists them. Recorded
+        and held to as :meth:`config` is.
         """
         while not hasattr(kernel, "cache_key"):
             if not hasattr(kernel, "fn"):
@@ -157,18 +170,19 @@ class Client:
         words = {
             "kernel": kernel.__name__, "source": kernel.cache_key, "device": device, "signature": signature, **shape,
         }  # fmt: skip
-        query = urllib.parse.urlencode({name: word for name, word in words.items() if word != ""})
-        found: list[Json] = []
-        try:
-            found = self._get(f"/v1/tuned-kernels?{query}", "answers", list)["answers"]
-        except ServiceUnavailable:
-            if not self._quiet:
-                raise
-        if len(found) > 1:
-            known = "; ".join(answer["signature"] for answer in found)
-            raise ClientError(f"{kernel.__name__} is known with unlike arguments: name signature= of {known}")
-        answer = found[0] if found else None
         asked = {**shape, "signature": signature, "source": kernel.cache_key}
+        try:
+            query = _query({name: word for name, word in words.items() if word != ""})
+            found = self._get(f"/v1/tuned-kernels?{query}", "answers", list)["answers"]
+            if len(found) > 1:
+                known = "; ".join(answer["signature"] for answer in found)
+                raise ClientError(f"{kernel.__name__} is known with unlike arguments: name signature= of {known}")
+        except ClientError as error:
+            self._choices.note(kernel.__name__, asked, "", device, None)
+            if self._quiet and isinstance(error, ServiceUnavailable):
+                return None
+            raise
+        answer: Json | None = found[0] if found else None
         self._choices.note(kernel.__name__, asked, "", device, None if answer is None else answer["config"])
         return answer
 
@@ -177,12 +191,16 @@ class Client:
         ``shape`` by name, ``dtype`` and ``device``. Where an item has no answer, a :class:`ServiceRefused` or
         :class:`ServiceUnavailable` stands in the list and is not raised, so that the others are not lost.
 
+        Each item is recorded and held to as a lookup of :meth:`config` is, in the items' order. A batch that is refused
+        as a whole, such as one that is too large, is no lookup.
+
         ``None`` only with ``on_error="none"``. Raises :class:`ServiceRefused` for a batch that is too large,
-        :class:`ServiceUnavailable` where there is no service.
+        :class:`ServiceUnavailable` where there is no service, :class:`ChoiceDiffers` where ``strict`` and an item was
+        given another configuration before.
         """
         if not items:
             return []
-        body = json.dumps({"items": list(items)}).encode()
+        body = _json_bytes({"items": list(items)})
         if len(body) > MOST_BODY_BYTES:
             # The service would hang up in the middle of it, as one does that has crashed.
             told = (
@@ -191,14 +209,34 @@ class Client:
             raise ServiceRefused({"detail": told, "field": "items", "value": len(items), "limit": MOST_BODY_BYTES})
         try:
             reply, _ = self._send("/v1/configs:batch", {"Content-Type": "application/json"}, body)
-        except ServiceUnavailable:
-            if self._quiet:
+            results = _object(reply).get("results")
+            if not isinstance(results, list) or len(results) != len(items):
+                raise ClientError(_NO_SERVICE, field="url")
+            entries = [_entry(found) for found in results]
+        except ServiceRefused:
+            raise
+        except ClientError as error:
+            for item in items:
+                self._note_item(item, error)
+            if self._quiet and isinstance(error, ServiceUnavailable):
                 return None
             raise
-        results = _object(reply).get("results")
-        if not isinstance(results, list) or len(results) != len(items):
-            raise ClientError(_NO_SERVICE, field="url")
-        return [_entry(found) for found in results]
+        for item, entry in zip(items, entries, strict=True):
+            self._note_item(item, entry)
+        return entries
+
+    def _note_item(self, item: Mapping[str, object], entry: Json | ClientError) -> None:
+        """Note the answer of one item of a batch under the key that :meth:`config` notes."""
+        if not isinstance(item, Mapping):
+            return
+        under = item.get("shape")
+        shape = {name: value for name, value in item.items() if name not in _ITEM_FIELDS}
+        shape |= under if isinstance(under, Mapping) else {}
+        kernel, dtype, device = (
+            default if item.get(name) is None else str(item[name])
+            for name, default in (("kernel", DEFAULT_KERNEL), ("dtype", DEFAULT_DTYPE), ("device", DEFAULT_DEVICE))
+        )
+        self._choices.note(kernel, shape, dtype, device, entry["config"] if isinstance(entry, dict) else None)
 
     def measured(
         self,
@@ -214,13 +252,16 @@ class Client:
         **shape: ShapeValue,
     ) -> bool:
         """Report the median time of ``samples`` launches of ``config`` in microseconds. True where it was recorded now;
-        False where the service had the same report, or, with ``on_error="none"``, could not be reached."""
+        False where the service had the same report, or, with ``on_error="none"``, could not be reached.
+
+        ``environment`` names the versions of driver, cuda, triton and torch: ``warpplan calibrate`` uses no report that
+        lacks one of them."""
         body = {
             "kernel": kernel, "shape": _written(shape), "dtype": dtype, "device": device, "config": dict(config),
             "time_us": time_us, "samples": samples, "environment": dict(environment or {}), "run": run,
         }  # fmt: skip
         try:
-            reply, _ = self._send("/v1/measurements", {"Content-Type": "application/json"}, json.dumps(body).encode())
+            reply, _ = self._send("/v1/measurements", {"Content-Type": "application/json"}, _json_bytes(body))
         except ServiceUnavailable:
             if self._quiet:
                 return False
@@ -246,7 +287,7 @@ class Client:
         """
         options = {"time_limit_s": time_limit_s, "depth": depth, "slack_cycles": slack_cycles}
         try:
-            return self._planned(json.dumps({"graph": graph, "options": options}).encode(), wait)
+            return self._planned(_json_bytes({"graph": graph, "options": options}), wait)
         except ServiceUnavailable:
             if self._quiet:
                 return None
@@ -290,22 +331,24 @@ class Client:
         with self._lock:
             if time.monotonic() < self._down_until:
                 raise ServiceUnavailable(self._down_because, field="url", value=self._url)
-        request = urllib.request.Request(self._url + path, data=data, headers={"Accept": "application/json", **headers})
+        headers = {"Accept": "application/json", **headers}
         try:
-            with urllib.request.urlopen(request, timeout=self._timeout) as reply:
-                return reply.read(), reply.headers.get("ETag", "")
-        except urllib.error.HTTPError as error:
-            with error:
-                if error.code == 304:
-                    return None, ""
-                if error.code >= 500:
-                    # It lives: other questions may fare better, so no pause.
-                    detail = _problem(error).get("detail")
-                    raise ServiceUnavailable(f"the service at {self._url} answers {error.code}: {detail}") from None
-                raise ServiceRefused(_problem(error)) from None
+            request = urllib.request.Request(self._url + path, data=data, headers=headers)
+            status, reason, body, tag = within(self._timeout, lambda: _reply(request, self._timeout))
         except (OSError, HTTPException) as error:
-            reason = getattr(error, "reason", None) or error
-            raise self._down(f"cannot be reached: {reason or type(error).__name__}") from None
+            why = getattr(error, "reason", None) or error
+            raise self._down(f"cannot be reached: {why or type(error).__name__}") from None
+        except ValueError as error:
+            raise ClientError(f"the request to {self._url} cannot be written: {error}", field="url") from None
+        if status == 304:
+            return None, ""
+        if status >= 500:
+            # It lives: other lookups may fare better, so no pause.
+            detail = _problem(status, reason, body).get("detail")
+            raise ServiceUnavailable(f"the service at {self._url} answers {status}: {detail}")
+        if status >= 300:
+            raise ServiceRefused(_problem(status, reason, body))
+        return body, tag
 
     def _down(self, reason: str) -> ServiceUnavailable:
         message = f"the service at {self._url} {' '.join(reason.split())}"
@@ -320,16 +363,81 @@ def listen(url: str, *, timeout: float = 2.0, most_waiting: int = 1024, interval
     ``with`` block: the timings of every ``@triton.autotune`` (Triton 3.9 and newer) and every trial of ``planned()``.
 
     The job never waits: at most ``most_waiting`` tunings are kept until the next ``interval_s`` seconds are over, what
-    comes beyond that and what the service does not take within ``timeout`` seconds is dropped and counted. A launch
-    costs nothing. Raises :class:`ClientError` for a URL that is none.
+    comes beyond that and what the service does not take within ``timeout`` seconds is dropped and counted. After a
+    failed post the service is left alone for a while. ``close()`` ends at the first post that fails, so that it takes
+    about ``timeout`` seconds where the service hangs. A launch costs nothing. Raises :class:`ClientError` for a URL, a
+    ``timeout`` or an ``interval_s`` that cannot be used.
     """
     from warpplan.service.listening import TuningListener
 
-    if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
-        raise ClientError(f"service URL {url!r}: expected http://host:port", field="url", value=url)
+    _require_url(url)
+    _require_seconds("timeout", timeout)
+    _require_seconds("interval_s", interval_s)
     listener = TuningListener(url.rstrip("/"), timeout=timeout, most_waiting=most_waiting, interval_s=interval_s)
     listener.start()
     return listener
+
+
+def _require_url(url: str) -> None:
+    """Raise :class:`ClientError` for a URL that no request can be sent to."""
+    reason = ""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        _ = parts.port
+        # What a connection does with the name of the host: a label has 1 to 63 characters.
+        (parts.hostname or "").encode("idna")
+        parts.path.encode("ascii")
+        named = parts.scheme in ("http", "https") and bool(parts.hostname)
+    except (ValueError, TypeError, AttributeError) as error:
+        named, reason = False, f" ({error})"
+    if not named:
+        raise ClientError(
+            f"service URL {url!r}: expected http://host:port{reason}", field="url", value=url, limit="http://host:port"
+        )
+
+
+def _require_seconds(name: str, seconds: float) -> None:
+    """Raise :class:`ClientError` for a wait that no operating system takes."""
+    if isinstance(seconds, bool) or not isinstance(seconds, Real) or not 0 < seconds <= LONGEST_WAIT_S:
+        raise ClientError(
+            f"{name}={seconds!r}: expected seconds, more than 0 and at most {LONGEST_WAIT_S:g}",
+            field=name, value=seconds, limit=LONGEST_WAIT_S,
+        )  # fmt: skip
+
+
+def _query(words: Mapping[str, object]) -> str:
+    """``words`` as a query string. Raises :class:`ClientError` for text that cannot be sent."""
+    return "&".join(f"{_quoted(name, name)}={_quoted(name, str(word))}" for name, word in words.items())
+
+
+def _quoted(name: str, text: str) -> str:
+    try:
+        return urllib.parse.quote(text, safe="")
+    except UnicodeEncodeError:
+        raise ClientError(
+            f"{name}={text!r} has half of a surrogate pair: expected text that UTF-8 can write", field=name, value=text
+        ) from None
+
+
+def _json_bytes(body: object) -> bytes:
+    """``body`` as JSON. Raises :class:`ClientError` for a value that JSON does not have."""
+    try:
+        return json.dumps(body, default=_plain).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ClientError(f"the request cannot be written as JSON: {error}", field="body") from None
+
+
+def _plain(value: object) -> object:
+    """A value that :mod:`json` does not know, as one that it does: a number of another library, such as numpy's, or a
+    mapping. Raises ``TypeError`` for any other."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        if isinstance(value, Number):
+            return float(value)  # type: ignore[arg-type]
+        raise
 
 
 def _written(shape: Mapping[str, ShapeValue]) -> dict[str, ShapeValue]:
@@ -340,7 +448,7 @@ def _written(shape: Mapping[str, ShapeValue]) -> dict[str, ShapeValue]:
 def _entry(found: object) -> Json | ClientError:
     """What one item of a batch got."""
     answer, problem = (found.get("answer"), found.get("error")) if isinstance(found, dict) else (None, None)
-    if isinstance(answer, dict):
+    if isinstance(answer, dict) and isinstance(answer.get("config"), dict):
         return answer
     if not isinstance(problem, dict):
         raise ClientError(_NO_SERVICE, field="url")
@@ -360,11 +468,26 @@ def _object(body: bytes | None) -> Json:
     return found
 
 
-def _problem(error: urllib.error.HTTPError) -> Json:
+def _reply(request: urllib.request.Request, timeout: float) -> tuple[int, str, bytes, str]:
+    """Status, reason, body and entity tag of the reply, an error's too."""
     try:
-        found = json.loads(error.read())
-    except (ValueError, RecursionError, OSError, HTTPException):
+        with urllib.request.urlopen(request, timeout=timeout) as reply:
+            return reply.status, "", reply.read(), reply.headers.get("ETag", "")
+    except urllib.error.HTTPError as error:
+        with error:
+            try:
+                body = error.read()
+            except (OSError, HTTPException):
+                body = b""
+            return error.code, str(error.reason), body, ""
+
+
+def _problem(status: int, reason: str, body: bytes) -> Json:
+    """The problem document of a reply, or one that names its status."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
         found = None
     # urllib words some reasons in several lines.
-    reason = " ".join(f"HTTP {error.code} {error.reason}".split())
-    return found if isinstance(found, dict) else {"status": error.code, "detail": reason}
+    detail = " ".join(f"HTTP {status} {reason}".split())
+    return found if isinstance(found, dict) else {"status": status, "detail": detail}

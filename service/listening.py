@@ -11,6 +11,8 @@ import json
 import logging
 import os
 import sys
+import time
+import urllib.error
 import urllib.request
 import weakref
 from collections import deque
@@ -24,6 +26,7 @@ from types import TracebackType
 from typing import Any
 
 from warpplan.kernels.compiler.launching.progress import TRIAL_LISTENERS
+from warpplan.kernels.isolate import within
 
 Json = Any
 LEAST_US, MOST_US = 0.1, 1e9
@@ -33,6 +36,9 @@ MOST_BODY_BYTES = 1 << 19
 """Of one post: half of what the service takes."""
 MOST_BATCH = 64
 """Tunings of one post."""
+PAUSE_S = 30.0
+"""Seconds for which the thread leaves a service alone after a failed post, as :class:`~warpplan.service.client.Client`
+does. What is tuned meanwhile waits in the queue; twice as long needs a queue that is twice as long."""
 QUANTILE = 0
 """Of a configuration's timings in milliseconds, Triton's first is the median."""
 _log = logging.getLogger("warpplan")
@@ -40,7 +46,7 @@ _log = logging.getLogger("warpplan")
 
 class TuningListener:
     """Is called by Triton, and by ``planned()``, with what was tuned. Counts: ``posted``, ``dropped`` (the queue was
-    full), ``lost`` (the service was away or refused)."""
+    full), ``lost`` (the service was away or refused, or the tuning cannot be told)."""
 
     def __init__(self, url: str, *, timeout: float, most_waiting: int, interval_s: float) -> None:
         self._url, self._timeout, self._interval_s = f"{url}/v1/tunings", timeout, interval_s
@@ -49,6 +55,7 @@ class TuningListener:
         self._before: Callable[..., object] | None = None
         self._closed, self._wake, self._posting = True, Event(), Lock()
         self._identities: dict[int, dict[str, str]] = {}
+        self._away_until = 0.0
         self.posted = self.dropped = self.lost = 0
 
     def start(self) -> None:
@@ -92,12 +99,13 @@ class TuningListener:
             self.dropped += 1
 
     def flush(self) -> None:
-        """Post what waits, now, on this thread."""
+        """Post what waits, now, on this thread, up to the first post that fails: what is behind it goes on waiting."""
         with self._posting:
             self._post_all()
 
     def close(self) -> None:
-        """Stop listening, and post what waits."""
+        """Stop listening, and post what waits. Where a post fails, what is behind it is lost: where the service hangs,
+        this takes ``timeout`` seconds, and as long again where the background thread is waiting for a post."""
         if self._closed:
             return
         self._closed = True
@@ -106,7 +114,10 @@ class TuningListener:
             knob.listener = self._before
         TRIAL_LISTENERS.remove(self._tried)
         self._wake.set()
-        self.flush()
+        with self._posting:
+            self._post_all()
+            self.lost += len(self._waiting)
+            self._waiting.clear()
 
     def __enter__(self) -> TuningListener:
         return self
@@ -125,39 +136,63 @@ class TuningListener:
 
     def _run(self) -> None:
         while not self._wake.wait(self._interval_s):
-            self.flush()
+            if time.monotonic() >= self._away_until:
+                self.flush()
 
     def _post_all(self) -> None:
-        bodies: dict[int, list[Json]] = {}
+        """Post what waits, by batches, until one is not taken because the service is away."""
         # Only what is there now: a job that tunes without end must not keep a flush from its end.
-        for _ in range(len(self._waiting)):
+        left = len(self._waiting)
+        while left:
+            size = min(left, MOST_BATCH)
+            left -= size
+            if not self._post_batch(size):
+                self._away_until = time.monotonic() + PAUSE_S
+                return
+
+    def _post_batch(self, size: int) -> bool:
+        """Post the next ``size`` tunings, a post for each GPU. False where the service is away."""
+        bodies: dict[int, list[Json]] = {}
+        for _ in range(size):
             make, gpu, values = self._waiting.popleft()
             try:
                 bodies.setdefault(gpu, []).append(make(*values))
             except Exception:  # a key or a configuration of a kind that nobody has met
                 self.lost += 1
                 _log.debug("a tuning cannot be told", exc_info=True)
+        there = True
         for gpu, tunings in bodies.items():
             if gpu not in self._identities:
                 self._identities[gpu] = environment(gpu)
-            for start in range(0, len(tunings), MOST_BATCH):
-                self._post(self._identities[gpu], tunings[start : start + MOST_BATCH])
+            if there:
+                there = self._post(self._identities[gpu], tunings)
+            else:
+                self.lost += len(tunings)
+        return there
 
-    def _post(self, identity: Mapping[str, str], tunings: Sequence[Json]) -> None:
+    def _post(self, identity: Mapping[str, str], tunings: Sequence[Json]) -> bool:
+        """Post ``tunings``, in parts where they are long. False where the service is away; one that refuses is not."""
         body = json.dumps({"device": identity["gpu"], "environment": identity, "tunings": tunings}).encode()
         if len(body) > MOST_BODY_BYTES and len(tunings) > 1:
             middle = len(tunings) // 2
-            self._post(identity, tunings[:middle])
-            self._post(identity, tunings[middle:])
-            return
+            if self._post(identity, tunings[:middle]):
+                return self._post(identity, tunings[middle:])
+            self.lost += len(tunings) - middle
+            return False
         request = urllib.request.Request(self._url, data=body, headers={"Content-Type": "application/json"})
         try:
-            with urllib.request.urlopen(request, timeout=self._timeout) as reply:
-                reply.read()
-            self.posted += len(tunings)
+            within(self._timeout, lambda: _send(request, self._timeout))
         except (OSError, HTTPException, ValueError) as error:
             self.lost += len(tunings)
             _log.debug("%d tunings are lost: %s", len(tunings), error)
+            return isinstance(error, urllib.error.HTTPError) and error.code < 500
+        self.posted += len(tunings)
+        return True
+
+
+def _send(request: urllib.request.Request, timeout: float) -> None:
+    with urllib.request.urlopen(request, timeout=timeout) as reply:
+        reply.read()
 
 
 def environment(gpu: int = 0) -> dict[str, str]:

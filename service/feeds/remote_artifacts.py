@@ -11,16 +11,17 @@ import binascii
 import hashlib
 import json
 import os
-import threading
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from http.client import HTTPException
-from typing import Any, TypeVar
+from typing import Any
+
+from warpplan.kernels.isolate import within as within
 
 URL_VARIABLE = "WARPPLAN_URL"
 TIMEOUT_VARIABLE = "WARPPLAN_CACHE_TIMEOUT_S"
@@ -35,7 +36,6 @@ MAX_BYTES = 16 << 20
 REFUSALS = (413, 422)
 """What the service answers to a question that it does not take: others may fare better."""
 
-T = TypeVar("T")
 _warned: set[str] = set()
 
 
@@ -109,30 +109,6 @@ class RemoteArtifacts:
     def _left_alone(self, reason: str) -> None:
         self._away_until = time.monotonic() + self._pause_s
         warn_once(f"warpplan: {self._url} {reason}: the job goes on with its local files")
-
-
-def within(seconds: float, work: Callable[[], T]) -> T:
-    """What ``work`` returns or raises; :class:`TimeoutError` after ``seconds``.
-
-    In a thread: socket timeouts bound single operations, not a reply that trickles in or a name that is not resolved.
-    """
-    done: list[T] = []
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            done.append(work())
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=run, name="warpplan-artifacts", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if done:
-        return done[0]
-    if failed:
-        raise failed[0]
-    raise TimeoutError(f"nothing within {seconds:g} s")
 
 
 def warn_once(message: str) -> None:

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 import urllib.parse
 import warnings
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from warpplan.kernels import plan_source
 from warpplan.kernels.gemm.kernel import Gemm
 from warpplan.kernels.plan_source import AskPlan, PlanSourceWarning, configuration, use_source
 from warpplan.planner.errors import Infeasible, InvalidInput, MalformedFile, StoreError, UnknownName
@@ -132,6 +134,7 @@ def test_a_service_is_asked_for_the_shape_by_name() -> None:
         (422, {"detail": "no"}, StoreError, "answers 422"),
         (500, b"", StoreError, "answers 500"),
         (200, b"<html>", MalformedFile, "not JSON"),
+        (200, b"[" * 100_000, MalformedFile, "nested too deeply"),
         (200, {"plan": 1}, MalformedFile, "no config"),
         (200, {"config": {"num_warps": "four"}}, InvalidInput, "kwargs|num_warps"),
     ],
@@ -157,6 +160,25 @@ def test_a_service_that_is_down_is_asked_once(ranked: TuningConfig) -> None:
         for shape in (SHAPE, (64, 64, 64)):
             with pytest.raises(StoreError, match="does not answer"):
                 found(shape)
+
+
+def test_a_reply_that_trickles_in_is_not_waited_for(ranked: TuningConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_source, "SERVICE_WAIT_S", 0.3)
+    over = threading.Event()
+
+    def trickle(self: Answers) -> None:
+        self.send_response(200)
+        self.end_headers()
+        while not over.wait(0.05):
+            self.wfile.write(b" ")
+
+    monkeypatch.setattr(Answers, "do_GET", trickle)
+    with answering(200, {}) as (url, _):
+        started = time.monotonic()
+        with use_source(url), pytest.warns(PlanSourceWarning, match=r"no whole reply within 0\.3 s"):
+            assert found() == ranked
+        assert time.monotonic() - started < 5
+        over.set()
 
 
 def test_a_functions_own_errors_are_the_users() -> None:

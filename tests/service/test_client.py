@@ -1,22 +1,39 @@
 from __future__ import annotations
 
 import json
+import numbers
 import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
-from warpplan.service.client import MOST_BODY_BYTES, Client, ClientError, PlanFailed, ServiceRefused, ServiceUnavailable
+from warpplan.kernels import registry
+from warpplan.service.agreement.choice_files import read_record
+from warpplan.service.client import (
+    DEFAULT_DEVICE,
+    DEFAULT_DTYPE,
+    DEFAULT_KERNEL,
+    MOST_BODY_BYTES,
+    ChoiceDiffers,
+    Client,
+    ClientError,
+    PlanFailed,
+    ServiceRefused,
+    ServiceUnavailable,
+    listen,
+)
 from warpplan.service.http.app import MAX_BODY_BYTES, create_app
 from warpplan.service.solving.plan_queue import Plans
 from warpplan.service.store.answer_store import Store
+from warpplan.service.workflow import request
 from warpplan.service.workflow.configure import Workflow
 from warpplan.service.workflow.profiles import planner_version
 
@@ -91,10 +108,20 @@ def test_a_batch_that_the_service_would_hang_up_on(nobody: str) -> None:
     assert MOST_BODY_BYTES == MAX_BODY_BYTES
 
 
-@pytest.mark.parametrize("bad", [{"timeout": 0}, {"timeout": -1}, {"timeout": float("nan")}, {"on_error": "ignore"}])
+@pytest.mark.parametrize(
+    "bad", [*({"timeout": seconds} for seconds in (0, -1, float("nan"), float("inf"), 1e9, "2", True)),
+            {"on_error": "ignore"}]
+)  # fmt: skip
 def test_settings_that_are_none(bad: dict[str, Any]) -> None:
     with pytest.raises(ClientError, match=next(iter(bad))):
         Client("http://planner:8000", **bad)
+
+
+@pytest.mark.parametrize("name", ["timeout", "interval_s"])
+def test_a_listener_takes_no_endless_wait(name: str) -> None:
+    with pytest.raises(ClientError, match=f"{name}=inf: expected seconds, more than 0 and at most 86400") as caught:
+        listen("http://planner:8000", **{name: float("inf")})  # type: ignore[arg-type]
+    assert (caught.value.field, caught.value.limit) == (name, 86_400.0)
 
 
 def test_an_item_that_cannot_be_planned_now_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,10 +256,157 @@ def test_it_is_asked_again_after_the_pause(silent: tuple[str, list[int]]) -> Non
     assert len(calls) == 2
 
 
-@pytest.mark.parametrize("url", ["planner:8000", "file:///etc/passwd", ""])
+@pytest.mark.parametrize(
+    "url",
+    ["planner:8000", "file:///etc/passwd", "", "http://", f"http://{'a' * 70}:80", "http://a..b", "http://[::1",
+     "http://planner:port", "http://planner:99999", "http://planner/\u00e4", "http://\ud800"],
+)  # fmt: skip
 def test_urls_that_are_none(url: str) -> None:
-    with pytest.raises(ClientError, match="expected http"):
-        Client(url)
+    for make in (Client, listen):
+        with pytest.raises(ClientError, match="expected http") as caught:
+            make(url)
+        assert (caught.value.field, caught.value.value) == ("url", url)
+
+
+@pytest.mark.parametrize("url", ["http://[::1]:80", "https://planner.example./base/", "http://b\u00fccher:80"])
+def test_urls_that_name_a_host(url: str) -> None:
+    Client(url)
+
+
+def test_text_that_cannot_be_sent(nobody: str) -> None:
+    client = Client(nobody)
+    for words in ({"dtype": "\ud800"}, {"device": "\ud800"}, {"spread": "\ud800"}):
+        with pytest.raises(ClientError, match="half of a surrogate pair") as caught:
+            client.config("gemm", **words)  # type: ignore[arg-type]
+        assert caught.value.field == next(iter(words))
+    with pytest.raises(ClientError, match=r"kernel=.*half of a surrogate pair"):
+        client.config("\ud800")
+    with pytest.raises(ClientError, match="cannot be written as JSON"):
+        client.measured("gemm", {"num_warps": object()}, 1.0)
+
+
+class LibraryNumber:
+    """A number as numpy has it: no subclass of ``int`` or ``float``."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+    def __float__(self) -> float:
+        return float(self.value)
+
+
+class LibraryInt(LibraryNumber):
+    def __index__(self) -> int:
+        return int(self.value)
+
+
+numbers.Integral.register(LibraryInt)
+numbers.Real.register(LibraryNumber)
+
+
+def test_numbers_of_another_library(url: str) -> None:
+    client = Client(url, timeout=60)
+    sizes: dict[str, Any] = {name: LibraryInt(size) for name, size in SIZES.items()}
+    answer = client.config("gemm", **sizes)
+    assert answer is not None
+    (found,) = client.configs([{"kernel": "gemm", "shape": sizes}]) or ()
+    assert isinstance(found, dict)
+    assert found["config"] == answer["config"]
+    config = {**answer["config"], "num_warps": LibraryInt(answer["config"]["num_warps"])}
+    assert client.measured("gemm", config, LibraryNumber(3.5), samples=LibraryInt(9), **sizes)  # type: ignore[arg-type]
+    after = client.config("gemm", **SIZES)
+    assert after is not None
+    assert after["measured"] == {"time_us": 3.5, "samples": 9}
+
+
+TUNED = SimpleNamespace(cache_key="a", __name__="k")
+LOOKUPS: dict[str, Callable[[Client], object]] = {
+    "config": lambda client: client.config("gemm", **SIZES),
+    "tuned": lambda client: client.tuned(TUNED, n=4096),
+    "configs": lambda client: client.configs([{"kernel": "gemm", "shape": SIZES}]),
+}
+
+
+@pytest.mark.parametrize("lookup", LOOKUPS)
+def test_a_lookup_that_fails_is_recorded_and_differs_from_an_answer(
+    lookup: str, nobody: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Client(nobody, pause=0, record=tmp_path, rank=0, strict=True)
+    with pytest.raises(ServiceUnavailable):
+        LOOKUPS[lookup](client)
+    client.close()
+    (line,) = read_record(tmp_path / "rank-00000.jsonl").lines
+    assert line.choice == "null"
+
+    strict = Client(nobody, pause=0, strict=True)
+    answer = {"config": {"num_warps": 4}, "signature": ""}
+    reply = {**answer, "answers": [answer], "results": [{"answer": answer}]}
+    with monkeypatch.context() as patch:
+        patch.setattr(strict, "_send", lambda *request: (json.dumps(reply).encode(), ""))
+        LOOKUPS[lookup](strict)
+    with pytest.raises(ChoiceDiffers, match="none, as the service gave no answer"):
+        LOOKUPS[lookup](strict)
+
+
+def test_a_refusal_is_recorded_as_no_answer(url: str, tmp_path: Path) -> None:
+    with Client(url, timeout=60, record=tmp_path, rank=0) as client, pytest.raises(ServiceRefused):
+        client.config("gemm", M=0, N=1, K=8)
+    (line,) = read_record(tmp_path / "rank-00000.jsonl").lines
+    assert line.choice == "null"
+
+
+def test_a_batch_is_recorded_as_its_lookups_one_by_one(url: str, tmp_path: Path) -> None:
+    items: list[dict[str, Any]] = [
+        {"kernel": "gemm", "shape": SIZES, "dtype": "bfloat16", "device": "NVIDIA H200"},
+        {"kernel": "gemm", "shape": {**SIZES, "M": 0}, "dtype": None},
+        {**SIZES, "K": 512},
+    ]
+    one, batch = (Client(url, timeout=60, record=tmp_path / name, rank=0) for name in ("one", "batch"))
+    one.config("gemm", **SIZES)
+    with pytest.raises(ServiceRefused):
+        one.config("gemm", **{**SIZES, "M": 0})
+    one.config("gemm", **{**SIZES, "K": 512})
+    batch.configs(items)
+    assert batch.choices_digest == one.choices_digest
+    one.close()
+    batch.close()
+    records = [read_record(tmp_path / name / "rank-00000.jsonl") for name in ("one", "batch")]
+    assert records[0].lines == records[1].lines
+    assert (DEFAULT_KERNEL, DEFAULT_DTYPE) == (registry.DEFAULT, request.DEFAULT_DTYPE)
+    assert request.DEFAULT_DEVICE == DEFAULT_DEVICE
+
+
+def test_a_batch_that_is_refused_as_a_whole_is_no_lookup(url: str) -> None:
+    client = Client(url, timeout=60, strict=True)
+    empty = client.choices_digest
+    with pytest.raises(ServiceRefused, match="at most 30"):
+        client.configs([{"kernel": "gemm", "shape": SIZES}] * 31)
+    assert client.choices_digest == empty
+
+
+@pytest.mark.parametrize("status", ["200 OK", "500 Internal Server Error"])
+def test_a_reply_that_trickles_in_is_waited_for_as_long_as_any(status: str) -> None:
+    over = threading.Event()
+
+    def trickle(connection: socket.socket) -> None:
+        with connection:
+            connection.sendall(f"HTTP/1.1 {status}\r\nContent-Length: 100000\r\n\r\n".encode())
+            while not over.wait(0.05):
+                connection.sendall(b" ")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        serving = threading.Thread(target=lambda: trickle(server.accept()[0]), daemon=True)
+        serving.start()
+        started = time.monotonic()
+        with pytest.raises(ServiceUnavailable, match=r"cannot be reached: no whole reply within 0\.3 s"):
+            Client(f"http://127.0.0.1:{server.getsockname()[1]}", timeout=0.3).config("gemm", **SIZES)
+        assert time.monotonic() - started < 5
+        assert serving.is_alive(), "the server was still sending"
+        over.set()
+        serving.join(5)
 
 
 def test_it_needs_the_standard_library_only() -> None:

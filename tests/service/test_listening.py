@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -15,9 +18,10 @@ from fastapi import FastAPI
 
 from warpplan.kernels.compiler.launching import progress
 from warpplan.kernels.compiler.launching.decisions import Decision, Situation
+from warpplan.service import listening
 from warpplan.service.client import ClientError, listen
 from warpplan.service.http.app import create_app
-from warpplan.service.listening import TuningListener
+from warpplan.service.listening import MOST_BATCH, TuningListener
 from warpplan.service.store.answer_store import Store
 from warpplan.service.workflow.configure import Workflow
 
@@ -172,6 +176,70 @@ def test_a_service_that_is_away_and_a_full_queue_cost_the_job_nothing() -> None:
     assert (listener.posted, listener.dropped, listener.lost) == (0, 2, 3)
 
 
+@pytest.fixture
+def hanging() -> Iterator[tuple[str, list[socket.socket]]]:
+    """A service whose replies trickle in and never end, with its connections."""
+    over, connections = threading.Event(), list[socket.socket]()
+
+    def trickle(connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+            while not over.wait(0.05):
+                connection.sendall(b" ")
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                connections.append(server.accept()[0])
+                threading.Thread(target=trickle, args=(connections[-1],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}", connections
+        over.set()
+
+
+def test_the_end_waits_for_one_post_where_the_service_hangs(hanging: tuple[str, list[socket.socket]]) -> None:
+    url, connections = hanging
+    listener = listen(url, interval_s=60, timeout=0.3)
+    for number in range(5 * MOST_BATCH):
+        listener(**event({64: [0.5]}, key=(number,)))
+    started = time.monotonic()
+    listener.close()
+    assert time.monotonic() - started < 5
+    assert (len(connections), listener.posted, listener.lost) == (1, 0, 5 * MOST_BATCH)
+
+
+def test_the_thread_leaves_a_service_that_failed_alone(hanging: tuple[str, list[socket.socket]]) -> None:
+    url, connections = hanging
+    listener = listen(url, interval_s=0.01, timeout=0.1)
+    listener(**event({64: [0.5]}))
+    _until(lambda: listener.lost == 1)
+    for number in range(3):
+        listener(**event({64: [0.5]}, key=(number,)))
+    time.sleep(0.3)
+    assert (len(connections), listener.lost) == (1, 1), "what comes in the pause waits"
+    listener.close()
+    assert (len(connections), listener.lost) == (2, 4)
+
+
+def test_what_waits_behind_a_failed_post_is_posted_once_the_service_is_back(
+    url: str, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(request: object, timeout: float) -> None:
+        raise OSError("away")
+
+    listener = listen(url, interval_s=60)
+    for number in range(MOST_BATCH + 2):
+        listener(**event({64: [0.5]}, key=(number,)))
+    with monkeypatch.context() as patch:
+        patch.setattr(listening, "_send", away)
+        listener.flush()
+    assert (listener.posted, listener.lost) == (0, MOST_BATCH)
+    listener.close()
+    assert (listener.posted, listener.lost, len(kept(http))) == (2, MOST_BATCH, 2)
+
+
 def test_what_cannot_be_told_is_left_out_and_the_rest_is_posted(url: str, http: httpx.Client) -> None:
     with listen(url, interval_s=60) as listener:
         listener(**event({64: [float("nan")]}))
@@ -210,8 +278,6 @@ def test_the_thread_posts_by_itself_and_in_a_forked_child(url: str, http: httpx.
 
 
 def _until(true: Callable[[], bool]) -> None:
-    import time
-
     end = time.monotonic() + 30
     while not true() and time.monotonic() < end:
         time.sleep(0.01)

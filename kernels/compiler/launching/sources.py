@@ -27,6 +27,7 @@ from warpplan.kernels.compiler.launching.decisions import (
 )
 from warpplan.kernels.compiler.strategy.protocol import Strategy
 from warpplan.kernels.compiler.strategy.recorded import strategy_from_json
+from warpplan.kernels.isolate import within
 from warpplan.kernels.triton_types import Json
 from warpplan.planner.errors import InvalidInput, MalformedFile, StoreError
 
@@ -137,7 +138,10 @@ class Service:
 
     def _read(self, answer: bytes, situation: Situation) -> Decision:
         where = f"the answer of {self._url}"
-        decision = from_json(parse(answer, where), where)
+        try:
+            decision = from_json(parse(answer, where), where)
+        except RecursionError:
+            raise MalformedFile(where, "nested too deeply") from None
         if decision.situation != situation:
             raise MalformedFile(where, "it is for another kernel")
         return replace(decision, compiled=None)
@@ -149,15 +153,20 @@ class Service:
             f"{self._url}/v1/kernel-plans{path}", data=body, headers={"Content-Type": "application/json"}
         )
         try:
-            with urllib.request.urlopen(request, timeout=SERVICE_WAIT_S) as response:
-                return bytes(response.read())
+            return within(SERVICE_WAIT_S, lambda: _reply(request))
         except urllib.error.HTTPError as error:
-            if error.code == 404:
-                return None
-            self._down = f"{self._url} answers {error.code}"
+            with error:
+                if error.code == 404:
+                    return None
+                self._down = f"{self._url} answers {error.code}"
         except (OSError, HTTPException, ValueError) as error:
             self._down = f"{self._url} does not answer: {getattr(error, 'reason', error)}"
         raise StoreError(self._down, field="plans", value=self._url)
+
+
+def _reply(request: urllib.request.Request) -> bytes:
+    with urllib.request.urlopen(request, timeout=SERVICE_WAIT_S) as response:
+        return bytes(response.read())
 
 
 def given(plans: Plans) -> Given | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warpplan.kernels.compiler.exceptions import CannotPlan
+from warpplan.kernels.compiler.launching import sources
 from warpplan.kernels.compiler.launching.decisions import (
     Compiled,
     Decision,
@@ -259,6 +261,30 @@ def shelf() -> Iterator[ThreadingHTTPServer]:
         server.shutdown()
         thread.join(60)
         server.server_close()
+
+
+def test_a_reply_that_trickles_in_or_nests_too_deeply(
+    shelf: ThreadingHTTPServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = Service(f"http://127.0.0.1:{shelf.server_port}", Folder(tmp_path))
+    shelf.kept[f"/v1/kernel-plans/{SITUATION.key}"] = b"[" * 100_000  # type: ignore[attr-defined]
+    with pytest.raises(MalformedFile, match="nested too deeply"):
+        service.load(SITUATION)
+    over = threading.Event()
+
+    def trickle(self: Shelf) -> None:
+        self.send_response(200)
+        self.end_headers()
+        while not over.wait(0.05):
+            self.wfile.write(b" ")
+
+    monkeypatch.setattr(Shelf, "do_GET", trickle)
+    monkeypatch.setattr(sources, "SERVICE_WAIT_S", 0.3)
+    started = time.monotonic()
+    with pytest.raises(StoreError, match=r"no whole reply within 0\.3 s"):
+        service.load(SITUATION)
+    assert time.monotonic() - started < 5
+    over.set()
 
 
 def test_decisions_travel_by_the_service(shelf: ThreadingHTTPServer, tmp_path: Path) -> None:
