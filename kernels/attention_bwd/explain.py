@@ -3,34 +3,12 @@ their loops."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 from warpplan.kernels.attention_bwd.graph import loop_graph, plan_candidate
-from warpplan.kernels.attention_bwd.space import AttentionBwdConfig, tuning
+from warpplan.kernels.attention_bwd.space import AttentionBwdConfig
 from warpplan.kernels.attention_bwd.work import loop_cycles, loop_of
-from warpplan.planner.predict.alternatives import Columns, RankedCandidates, RankedLoop, measured_columns
-from warpplan.planner.predict.time_model import DeviceWork
+from warpplan.planner.predict.alternatives import RankedLoop
 from warpplan.planner.values.costs import CostTable
 from warpplan.planner.values.device import Device
-from warpplan.planner.values.profile import Profile
-
-
-def race(
-    configs: tuple[AttentionBwdConfig, ...],
-    ask: Callable[[tuple[AttentionBwdConfig, ...], CostTable], DeviceWork],
-    dtype: str,
-    profile: Profile,
-    constants_of: Callable[[tuple[str, ...]], Mapping[str, float]],
-) -> RankedCandidates:
-    """``configs``, one of each block structure and best first, as what an explanation compares; ``ask`` gives the work
-    of some under costs, ``constants_of`` the constants that structures are predicted with."""
-
-    def loop(row: int, costs: CostTable) -> Columns:
-        return measured_columns(ask((configs[row],), costs))
-
-    names, tuned = tuple(map(block_name, configs)), tuple(map(tuning, configs))
-    asked = ask(configs, profile.costs)
-    return RankedCandidates(names, tuned, asked, dtype, profile, constants_of(asked.structures), loop)
 
 
 def ranked_loop(config: AttentionBwdConfig, dtype: str, device: Device, costs: CostTable) -> RankedLoop:

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import product
 
 from warpplan.kernels.attention_bwd.candidates import candidates, structures
-from warpplan.kernels.attention_bwd.explain import race, ranked_loop
+from warpplan.kernels.attention_bwd.explain import block_name, ranked_loop
 from warpplan.kernels.attention_bwd.graph import plan_candidate, sustained_ii, sustained_query_ii
 from warpplan.kernels.attention_bwd.space import (
     ELEMENT_BYTES,
@@ -24,7 +24,7 @@ from warpplan.kernels.attention_fwd.kernel import ATTENTION_FWD, AttentionFwd, a
 from warpplan.kernels.declaration import Declaration, Shape, ShapeField, ShapeOption
 from warpplan.kernels.gemm.work import calibrated_constants
 from warpplan.planner.errors import Infeasible, InvalidConfig, InvalidShape
-from warpplan.planner.predict.alternatives import RankedCandidates, RankedLoop
+from warpplan.planner.predict.alternatives import RankedCandidates, RankedLoop, compared
 from warpplan.planner.predict.ranking import RankedPlan, best_first
 from warpplan.planner.predict.time_model import DeviceWork, Prediction, Rates, predictions, terms
 from warpplan.planner.values.costs import CostTable
@@ -140,9 +140,8 @@ class AttentionBwd:
         def ask(configs: tuple[AttentionBwdConfig, ...], costs: CostTable) -> DeviceWork:
             return self._work(configs, shape, dtype, device, replace(profile, costs=costs))
 
-        return race(
-            tuple(best.values()), ask, dtype, profile, lambda names: self.time_constants(shape, dtype, profile, names)
-        )
+        constants_of = partial(self.time_constants, shape, dtype, profile)
+        return compared(tuple(best.values()), ask, block_name, tuning, constants_of, dtype, profile)
 
     def device_works(
         self, configs: Sequence[TuningConfig], shapes: Sequence[Shape], dtype: str, device: Device, profile: Profile

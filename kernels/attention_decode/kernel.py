@@ -28,7 +28,7 @@ from warpplan.kernels.attention_fwd.space import ELEMENT_BYTES, HEAD_DIMS, SIXTE
 from warpplan.kernels.declaration import Declaration, Shape, ShapeField, ShapeOption, require_elements
 from warpplan.kernels.gemm.work import calibrated_constants
 from warpplan.planner.errors import Infeasible, InvalidConfig, InvalidShape
-from warpplan.planner.predict.alternatives import Columns, RankedCandidates, RankedLoop, measured_columns
+from warpplan.planner.predict.alternatives import RankedCandidates, RankedLoop, compared
 from warpplan.planner.predict.ranking import RankedPlan, best_first
 from warpplan.planner.predict.time_model import DeviceWork, Prediction, Rates, predictions, terms
 from warpplan.planner.values.costs import CostTable
@@ -167,17 +167,12 @@ class AttentionDecode:
             best.setdefault(structure(config), config)
             if len(best) == CONTENDERS:
                 break
-        configs = tuple(best.values())
-        asked = work(configs, decode_shape(shape), dtype, device, profile)
-        constants = self.time_constants(shape, dtype, profile, asked.structures)
 
-        def loop(row: int, costs: CostTable) -> Columns:
-            under = replace(profile, costs=costs)
-            return measured_columns(work((configs[row],), decode_shape(shape), dtype, device, under))
+        def ask(configs: tuple[DecodeConfig, ...], costs: CostTable) -> DeviceWork:
+            return work(configs, decode_shape(shape), dtype, device, replace(profile, costs=costs))
 
-        return RankedCandidates(
-            tuple(map(_block_name, configs)), tuple(map(tuning, configs)), asked, dtype, profile, constants, loop
-        )
+        constants_of = partial(self.time_constants, shape, dtype, profile)
+        return compared(tuple(best.values()), ask, _block_name, tuning, constants_of, dtype, profile)
 
     def device_works(
         self, configs: Sequence[TuningConfig], shapes: Sequence[Shape], dtype: str, device: Device, profile: Profile

@@ -16,8 +16,8 @@ of the launch:
 
 A partition locates its units in ascending order, some of them twice, each with the ``work`` that came with the one
 before. ``b_desc`` has a descriptor of B for each of the block's widths (:func:`by_width`). ``out`` is a named tuple of
-the kernel's; its ``staging`` is shared memory, a tile a consumer, and where the
-product is scaled by blocks its ``scales`` are :class:`~warpplan.kernels.device.scaling.Scales`.
+the kernel's; its ``staging`` is shared memory, a tile a consumer, and where the product is scaled by blocks its
+``scales`` are :class:`~warpplan.kernels.device.scaling.Scales`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ Gluon and Triton sources that a configuration drives, and how torch tensors get 
 EXPORTS = {
     "candidates": (
         "CandidateTable",
-        "has_narrow_chunks",
         "planned_structures",
         "round_up_to_power_of_two",
         "table",

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from warpplan.kernels.gemm.graph import robust_depth
 from warpplan.kernels.gemm.space import (
+    CHUNK_COLUMNS,
     ELEMENT_BYTES,
     MAX_DEPTH,
     MMA_ROWS,
@@ -39,9 +40,6 @@ GROUPS = (4, 8, 16)
 """Values of ``group_m``: tile rows in a band of the tile order."""
 SPLITS = (2, 3, 4, 6, 8, 16)
 """Values of ``split_k``: ranges that the K of a tile is split into."""
-CHUNK_COLUMNS = 64
-"""The narrowest chunks of a wide tile whose K is split, and of those that are ranked for fp8 operands and for fused
-products, where narrower ones were not timed."""
 SWAP_MAX_ROWS = 128
 """The largest M at which A and B are swapped whatever the tile: above it, unswapped tiles of every aspect ratio fit,
 but for :data:`UNTRANSPOSED_ROWS`."""
@@ -95,7 +93,7 @@ def structures(
     dtype: str, device: Device, promoted: bool = False, cluster: int = 1, wide: tuple[int, ...] = ()
 ) -> tuple[GemmConfig, ...]:
     """Every valid block structure: tile, scheme, depth and epilogue, with the shape-dependent fields at their defaults;
-    of clusters, each CTA has the tile of one alone. With ``wide``, those of tiles of so many columns.
+    of clusters, each CTA has the tile of one alone. ``wide`` asks for the structures with these column counts instead.
 
     Depth is the largest that fits, at most ``MAX_DEPTH``; the pipelined scheme tries the two deepest. An epilogue
     variant stays only where it buys depth. What depth the loop needs is the planner's to say
@@ -232,8 +230,8 @@ def planned_structures(
 
 
 def measured_wide(dtype: str, costs: CostTable) -> tuple[int, ...]:
-    """Of :data:`~warpplan.kernels.gemm.space.WIDE_COLUMNS`, those to rank: products of so many were measured, and, in
-    fp8, chunks of so many were timed."""
+    """The column counts of :data:`~warpplan.kernels.gemm.space.WIDE_COLUMNS` to rank: those whose products the profile
+    has a cost of. fp8 kernels with narrow chunks were not timed, and are left out."""
     pairs = [dict(entry.parameters) for entry in costs.entries if entry.kind == WIDE]
     known = {pair["n"] for pair in pairs if pair["dtype"] == dtype}
     return tuple(n for n in WIDE_COLUMNS if n in known and (ELEMENT_BYTES[dtype] > 1 or n % CHUNK_COLUMNS == 0))
@@ -279,11 +277,7 @@ def _splits(base: GemmConfig) -> bool:
     """Whether the K of such a block's tiles may be split. Partial sums of chunks of 32 columns are exchanged slowly: 51
     splits of such tiles took 13 % longer than predicted (``gemm_many_h100_tiles.json``), and none was the fastest."""
     fits = base.specialized and base.cluster == 1 and base.accumulator_registers <= SPLIT_REGISTERS
-    return fits and not has_narrow_chunks(base)
-
-
-def has_narrow_chunks(base: GemmConfig) -> bool:
-    return base.wide and base.block_n // base.wide_chunks < CHUNK_COLUMNS
+    return fits and not base.has_narrow_chunks
 
 
 def tabulate(configs: Sequence[GemmConfig], group_below: Sequence[int], device: Device) -> CandidateTable:

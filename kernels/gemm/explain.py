@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from warpplan.kernels.gemm.candidates import CandidateTable, tabulate
 from warpplan.kernels.gemm.graph import loop_graph
 from warpplan.kernels.gemm.space import GemmConfig
 from warpplan.kernels.gemm.work import SolvedTable, calibrated_constants, epilogue_cycles
-from warpplan.planner.predict.alternatives import Columns, RankedCandidates, RankedLoop, measured_columns
+from warpplan.planner.predict.alternatives import RankedCandidates, RankedLoop, compared
 from warpplan.planner.predict.time_model import DeviceWork
 from warpplan.planner.values.costs import CostTable
 from warpplan.planner.values.device import Device
@@ -32,20 +33,12 @@ def race(
     """``configs``, one of each block structure and best first, as what an explanation compares; ``names`` are those
     under which their time model may be calibrated, ``tuned`` is how a candidate is handed out. ``solve`` and ``ask``
     give a table's loops and its work."""
-    asked = ask(solve(tabulate(configs, [0] * len(configs), device), profile.costs))
 
-    def loop(row: int, costs: CostTable) -> Columns:
-        return measured_columns(ask(solve(tabulate([configs[row]], [0], device), costs)))
+    def asked(some: tuple[GemmConfig, ...], costs: CostTable) -> DeviceWork:
+        return ask(solve(tabulate(some, [0] * len(some), device), costs)).take(np.arange(len(some)))
 
-    return RankedCandidates(
-        tuple(block_name(config) for config in configs),
-        tuple(tuned(config) for config in configs),
-        asked.take(np.arange(len(configs))),
-        dtype,
-        profile,
-        calibrated_constants(profile, names, asked.structures),
-        loop,
-    )
+    constants_of = partial(calibrated_constants, profile, names)
+    return compared(configs, asked, block_name, tuned, constants_of, dtype, profile)
 
 
 def ranked_loop(config: GemmConfig, outcome: Outcome, dtype: str, device: Device, costs: CostTable) -> RankedLoop:

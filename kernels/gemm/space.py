@@ -50,6 +50,9 @@ STREAM_PRODUCER_REGISTERS = 32
 MAX_REGISTERS = 240
 WIDE_COLUMNS = (96, 160, 192)
 """Columns of the tiles with two accumulators: 64 and 32, 128 and 32, 128 and 64."""
+CHUNK_COLUMNS = 64
+"""Chunks of a wide tile's epilogue with fewer columns are narrow: they exchange partial sums slowly, and in streams
+they spill (ptxas of Triton 3.7 to 3.9)."""
 SPLIT_REGISTERS = 128
 """The most accumulator registers of a thread that adds up partial sums: with 192 it spills (ptxas of Triton 3.6.0)."""
 MAX_DEPTH = 8
@@ -150,6 +153,10 @@ class GemmConfig:
     def wide_chunks(self) -> int:
         """Column chunks of a wide tile's epilogue, each as wide as its narrower accumulator."""
         return self.block_n // (self.block_n - self.mma_columns)
+
+    @property
+    def has_narrow_chunks(self) -> bool:
+        return self.wide and self.block_n // self.wide_chunks < CHUNK_COLUMNS
 
     @property
     def mma_kind(self) -> str:
@@ -349,8 +356,8 @@ def _wide_violations(c: GemmConfig) -> Iterator[str]:
         yield f"block_n {c.block_n} of pipelined or promoted products or of clusters: its columns are two accumulators'"
     if c.staging != "own":
         yield f"block_n {c.block_n} with staging {c.staging}: no measured loop needs the bytes"
-    if c.stream_k and c.block_n - c.mma_columns < 64:
-        yield f"stream_k of {c.block_n} columns: partial sums of chunks of {c.block_n - c.mma_columns} columns spill"
+    if c.stream_k and c.has_narrow_chunks:
+        yield f"stream_k of {c.block_n} columns: partial sums of chunks of {c.block_n // c.wide_chunks} columns spill"
     if c.split != "none" and c.accumulator_registers > SPLIT_REGISTERS:
         yield (
             f"a split of K with {c.accumulator_registers} accumulator registers a thread: {SPLIT_REGISTERS} leave room "

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpplan.kernels.declaration import Declaration, Shape, ShapeField, ShapeOption, require_elements
-from warpplan.kernels.gemm.candidates import CandidateTable, TileGrid, has_narrow_chunks, table
+from warpplan.kernels.gemm.candidates import CandidateTable, TileGrid, table
 from warpplan.kernels.gemm.kernel import Gemm, require_rows
 from warpplan.kernels.gemm.space import LAYOUTS, RESULT_BYTES, GemmConfig
 from warpplan.kernels.gemm.work import SolvedTable, solve_table
@@ -82,7 +82,8 @@ class GemmBiasAct(Gemm):
 
     def fitting(self, configs: Sequence[GemmConfig], shape: Shape) -> NDArray[np.bool_]:
         epilogue = fused_epilogue(shape)
-        fits = (not any(epilogue_violations(c, epilogue)) and not has_narrow_chunks(c) for c in configs)
+        # Fused products with narrow chunks were not timed.
+        fits = (not any(epilogue_violations(c, epilogue)) and not c.has_narrow_chunks for c in configs)
         return np.fromiter(fits, dtype=bool, count=len(configs))
 
     def solved(self, shape: Shape, dtype: str, device: Device, profile: Profile) -> SolvedTable:

@@ -4,10 +4,9 @@ what fills its interval, ``sensitivity`` which single cost would have to change 
 
 EXPORTS = {
     "alternatives": (
-        "Columns",
+        "compared",
         "Flips",
         "flips",
-        "measured_columns",
         "Need",
         "needs",
         "RankedCandidates",

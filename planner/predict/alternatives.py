@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import exp, log
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from warpplan.planner.values.plan import Outcome
 from warpplan.planner.values.profile import Profile, Rate
 from warpplan.planner.values.tuning import TuningConfig
 
+Candidate = TypeVar("Candidate")
 Floats = NDArray[np.float64]
 Columns = Mapping[str, float]
 """Columns of :class:`DeviceWork` that follow from measured costs, for one candidate."""
@@ -76,6 +77,26 @@ class RankedCandidates:
 def measured_columns(work: DeviceWork) -> Columns:
     """Those of the one candidate that ``work`` is of."""
     return {name: float(getattr(work, name)[0]) for name in MEASURED_COLUMNS}
+
+
+def compared(
+    configs: tuple[Candidate, ...],
+    ask: Callable[[tuple[Candidate, ...], CostTable], DeviceWork],
+    name_of: Callable[[Candidate], str],
+    tuned: Callable[[Candidate], TuningConfig],
+    constants_of: Callable[[tuple[str, ...]], Mapping[str, float]],
+    dtype: str,
+    profile: Profile,
+) -> RankedCandidates:
+    """``configs``, one of each block structure and best first, as what an explanation compares. ``ask`` gives the work
+    of some of them under costs, ``constants_of`` the constants that structures are predicted with."""
+
+    def loop(row: int, costs: CostTable) -> Columns:
+        return measured_columns(ask((configs[row],), costs))
+
+    names, as_tuned = tuple(map(name_of, configs)), tuple(map(tuned, configs))
+    work = ask(configs, profile.costs)
+    return RankedCandidates(names, as_tuned, work, dtype, profile, constants_of(work.structures), loop)
 
 
 @dataclass(frozen=True)
