@@ -52,6 +52,7 @@ KEY = ("product", "sizes_text")
 TILE = ("BLOCK_M", "BLOCK_N", "SWAP", "SPLIT_K", "STREAM_K", "CTAS_PER_SM")
 """What tells one kind of tile from another, beside whether it has a producer of its own."""
 FARTHEST = 2.0
+"""Candidates predicted to take more than this many times the first one's time are left out. Chosen by hand."""
 VERSIONS = ("torch", "triton", "cuda", "warpplan")
 
 Settings = dict[str, Any]
