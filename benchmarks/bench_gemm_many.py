@@ -280,8 +280,9 @@ def main() -> int:
         if time.time() > until:
             break
         run_batch({s: plans[s] for s in left[start : start + batch]}, store, known, arguments.workers, until)
+        finished = store.rows()
         write_rows(store, shapes, refused, settings)
-    print(f"{len(store.rows())} of {len(plans)} rows measured", flush=True)
+    print(f"{len(finished)} of {len(plans)} rows measured", flush=True)
     return 0
 
 

@@ -26,9 +26,10 @@ from kernel_tables import SearchedRow, exhaustive_path, power_path, read_exhaust
 from results_file import RESULTS, head, write
 from time_statistics import geomean
 
-from warpplan.kernels.gemm.space import config_of
+from warpplan.kernels.gemm.kernel import EARLY_BESIDE_US, EARLY_US
+from warpplan.kernels.gemm.space import config_of, tuning
 from warpplan.kernels.gemm.work import RESIDUAL, calibrated_constants, relatives
-from warpplan.planner.predict.time_model import LAUNCHES, DeviceWork, Rates, early_launch_us, terms
+from warpplan.planner.predict.time_model import GLOBAL_DEFAULTS, LAUNCHES, DeviceWork, Rates, terms
 from warpplan.planner.values.device import H200
 from warpplan.planner.values.profile import Calibration, Profile
 from warpplan.planner.values.tuning import TuningConfig
@@ -81,9 +82,13 @@ ORDERED = {
 }  # fmt: skip
 """Calibrations whose settled rows show what a card costs, and their tables."""
 BEFORE = "_before"
-MANY = (BEFORE, "_training", "_tiles")
+MANY = (BEFORE, "_training", "_tiles", "")
 """Files of ``bench_gemm_many.py`` that gemm is fitted anew to: what was read before that, training rows that were read
-again while it was, for the first choices of constants between, and training rows with the best of each tile."""
+again while it was, for the first choices of constants between, training rows with the best of each tile, and the newest
+run's."""
+EARLY_LAUNCHES, FASTER_SPLITS = "2026-11-27T14:00:00Z", "2026-11-27T06:20:00Z"
+"""When kernels began to be launched before the one ahead of them has ended, and when split tiles began to be added as
+today. What was read before tells nothing of short launches and of kernels of one partition, or of splits."""
 ORDERED_KERNELS = ("gemm", "gemm fp8", "gemm_bias_act", "grouped_gemm", "grouped_gemm fp8")
 """All that run such blocks in such orders: the constants are the card's, not the kernel's."""
 
@@ -91,11 +96,12 @@ ORDERED_KERNELS = ("gemm", "gemm fp8", "gemm_bias_act", "grouped_gemm", "grouped
 EARLY = f"early_launch_{CARD}.json"
 """Rows of ``bench_early_launch.py``: what letting the next launch begin early saves, and what kernels of one partition
 take that are launched early, as they were not when the file :data:`BEFORE` was read."""
+SAVED = "early_launch_us"
 LAUNCHING = ("gemm fp8", "gemm_bias_act")
 """Calibrations of kernels that let the next launch begin early as gemm does: what that saves is gemm's."""
 SPLITTING = ("gemm", "gemm_bias_act")
 """Kernels whose plans may split K. The raw tables hold splits of former kernels, so only whole plans of them count."""
-SPLIT = ("split_us", "split_scale")
+SPLIT = ("split_us", "split_scale", "split_trip_us")
 """What a split of K costs: gemm's calibration has it from ``splits_<card>.json``."""
 ENERGY = ("energy_l2", "energy_dram")
 """What a shape's first candidates, which read about as much through L2, say nothing of: fitted to them, L2's share of
@@ -233,8 +239,8 @@ def better(profile: Profile, table: Sequence[SearchedRow], fitted: Fitted, sourc
         return made
     if gemm is None or fitted.name not in LAUNCHING:
         return profile
-    constants = {**dict(known.constants), "early_launch_us": early_launch_us(dict(gemm.constants))}
-    return recalibrate.with_calibration(profile, replace(known, constants=tuple(sorted(constants.items()))))
+    constants = with_constant(known, SAVED, dict(gemm.constants).get(SAVED, GLOBAL_DEFAULTS[SAVED]))
+    return recalibrate.with_calibration(profile, replace(known, constants=constants))
 
 
 def read_settled(profile: Profile, path: Path) -> list[SettledRow]:
@@ -272,17 +278,14 @@ def fit_settled(profile: Profile, path: Path) -> Profile:
 
 
 def fit_many(profile: Profile, tables: Path, broad: Sequence[SearchedRow]) -> Profile:
-    """``profile`` with gemm's calibration fitted anew to the training rows of :data:`MANY` that the folder ``tables``
-    has, and to ``broad``, which keep it what it is elsewhere; ``profile`` itself where it has none. Where there is a
-    file ``splits_<card>.json``, plans that split K are its alone; where there is :data:`EARLY`, kernels of one
-    partition are not of :data:`BEFORE`, where they were launched as any kernel is. (So they were in ``broad``, most of
-    whose shapes take long; without them there, training rows left out of a fit chose worse.) Writes
-    ``gemm_many_fit_<card>.json``: errors and regrets before and after; ``left_out`` is of training rows by constants
-    that were fitted without them. Held-out rows are those of the newest run, too."""
+    """``profile`` with gemm's calibration fitted anew to the training rows of :data:`MANY`, of splits of K and of
+    :data:`EARLY` that the folder ``tables`` has, and to ``broad``, which keep it what it is elsewhere; ``profile``
+    itself where it has none. Writes ``gemm_many_fit_<card>.json``: errors and regrets before and after; ``left_out`` is
+    of training rows by constants that were fitted without them. Held-out rows are judged, never fitted to."""
     paths = [path for when in MANY if (path := tables / f"gemm_many_{CARD}{when}.json").exists()]
     if not paths:
         return profile
-    splits = tables / f"splits_{CARD}.json"
+    paths += [path for path in (tables / EARLY, tables / f"splits_{CARD}.json") if path.exists()]
     rates = Rates.of(profile, "bfloat16")
 
     def measured(rows: Sequence[SearchedRow], split: str) -> list[MeasuredShape]:
@@ -293,29 +296,22 @@ def fit_many(profile: Profile, tables: Path, broad: Sequence[SearchedRow]) -> Pr
         ]
 
     def fitted(shapes: Sequence[MeasuredShape]) -> Calibration:
-        read = ", ".join(path.name for path in (*paths, *early, splits) if path.exists())
+        held = (*ENERGY, *([SAVED] if early else []))
+        read = ", ".join(path.name for path in paths)
         source = f"{prior.source}; fitted anew to benchmarks/results/{read}"
         shrinkage = recalibrate.RESIDUAL_SHRINKAGE
-        return fit("gemm", [*shapes, *kept], rates, source, prior=prior, shrinkage=shrinkage, held=ENERGY)
+        return fit("gemm", [*shapes, *kept], rates, source, prior=prior, shrinkage=shrinkage, held=held)
 
     def missed(shapes: Sequence[MeasuredShape], calibration: Calibration) -> list[tuple[float, float]]:
         return [recalibrate.missed(m, rates, dict(calibration.constants)) for m in shapes]
 
     prior = profile.calibration("gemm")
     assert prior is not None
-    early = [tables / EARLY] if (tables / EARLY).exists() else []
-
-    def launched_alike(path: Path, config: TuningConfig) -> bool:
-        return not (early and path.stem.endswith(BEFORE)) or config_of(config).specialized
-
-    seen = read_many(*paths, *early, counts=launched_alike)
-    every = (*paths, tables / f"gemm_many_{CARD}.json")
-    unseen = read_many(*(path for path in every if path.exists()), counts=launched_alike)
-    of_splits = read_many(splits) if splits.exists() else []
-    if of_splits:
-        seen, unseen = whole(seen), whole(unseen)
+    if early := [path for path in paths if path.name == EARLY]:
+        prior = replace(prior, constants=with_constant(prior, SAVED, saved_us(read_many(*early), profile)))
+    rows = [row for row in read_many(*paths, counts=launched_as_today) if row.configs]
     kept = measured(broad, "train")
-    training, heldout = measured([*seen, *of_splits], "train"), measured(unseen, "heldout")
+    training, heldout = measured(rows, "train"), measured(rows, "heldout")
     left_out = [one for others, held in recalibrate.folds(training) for one in missed(held, fitted(others))]
     made = fitted(training)
     summaries = {
@@ -330,6 +326,34 @@ def fit_many(profile: Profile, tables: Path, broad: Sequence[SearchedRow]) -> Pr
     print(found)
     write(tables / f"gemm_many_fit_{CARD}.json", {**head("gemm_many_fit", TARGET.name), **found})
     return recalibrate.with_calibration(profile, made)
+
+
+def saved_us(table: Sequence[SearchedRow], profile: Profile) -> float:
+    """What early launches save, in µs: the median over training shapes of which all CTAs find room beside the launch
+    before. Times of launches, most of which are early, would show their difference less well than their level."""
+    saved = []
+    for found in table:
+        times = dict(zip(found.configs, found.time_us, strict=True))
+        room = device_work(found.row, found.configs, profile).early_part
+        for config, beside in zip(found.configs, room, strict=True):
+            if found.row.split == "train" and config_of(config).launch_dependents and beside == 1:
+                waiting = tuning(replace(config_of(config), launch_dependents=False))
+                saved += [times[waiting] - times[config]] if waiting in times else []
+    return float(np.median(saved))
+
+
+def with_constant(calibration: Calibration, name: str, value: float) -> tuple[tuple[str, float], ...]:
+    return tuple(sorted({**dict(calibration.constants), name: float(f"{value:.6g}")}.items()))
+
+
+def launched_as_today(date: str, config: TuningConfig, us: float) -> bool:
+    """Whether ``us``, read on ``date``, is what a kernel takes now that ranking may propose as ``config`` says."""
+    candidate = config_of(config)
+    if date < EARLY_LAUNCHES and (us < EARLY_US or not candidate.specialized):
+        return False
+    if candidate.launch_dependents and us > EARLY_BESIDE_US:
+        return False
+    return candidate.split == "none" or date >= FASTER_SPLITS
 
 
 def whole(table: Sequence[SearchedRow]) -> list[SearchedRow]:

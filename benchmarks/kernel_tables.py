@@ -168,16 +168,17 @@ def read_sustained(path: Path, table: str) -> list[SearchedRow]:
 
 
 def read_many(
-    *paths: Path, counts: Callable[[Path, TuningConfig], bool] = lambda path, config: True
+    *paths: Path, counts: Callable[[str, TuningConfig, float], bool] = lambda date, config, us: True
 ) -> list[SearchedRow]:
-    """The rows that ``bench_gemm_many.py`` has read: the first candidates of the ranking that count, medians. A shape
-    that several files have is one row, with the mean of what a candidate took."""
+    """The rows that ``bench_gemm_many.py`` has read: the first candidates of the ranking, medians, those that count by
+    the date of their file, the configuration and the time. A shape that several files have is one row, with the mean
+    of what a candidate took."""
     rows: dict[BenchRow, dict[TuningConfig, list[float]]] = {}
     for path in paths:
         data = json.loads(path.read_text())
         for values in (spread(row, data["configs"]) for row in data["rows"] if "wrong" not in row):
             for named, us in zip(values["configs"], values["ranked_us"], strict=True):
-                if us is not None and counts(path, config := config_of(named)):
+                if us is not None and counts(data["date"], config := config_of(named), us):
                     rows.setdefault(shape_of(values).row, {}).setdefault(config, []).append(us)
     return [
         SearchedRow(row, tuple(read), np.array([np.mean(us) for us in read.values()])) for row, read in rows.items()

@@ -145,8 +145,11 @@ def work(
         split_k=np.ones(len(configs)),
         split_rounds=zeros,
         reduced_bytes=zeros,
+        reduction_trips=zeros,
+        narrow=zeros,
         fix_up_cycles=zeros,
         launch_dependents=zeros,
+        early_part=zeros,
     )
 
 

@@ -181,6 +181,9 @@ def work(
         split_k=splits,
         split_rounds=several,
         reduced_bytes=several * np.ceil(rows / device.sm_count) * splits * shape.head_dim * SUM_BYTES,
+        reduction_trips=zeros,
+        narrow=zeros,
         fix_up_cycles=zeros,
         launch_dependents=zeros,
+        early_part=zeros,
     )

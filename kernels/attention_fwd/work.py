@@ -126,8 +126,11 @@ def work(
         split_k=np.ones(len(configs)),
         split_rounds=zeros,
         reduced_bytes=zeros,
+        reduction_trips=zeros,
+        narrow=zeros,
         fix_up_cycles=zeros + waited,
         launch_dependents=zeros,
+        early_part=zeros,
     )
 
 

@@ -19,6 +19,7 @@ from warpplan.kernels.gemm.space import (
     RESULT_BYTES,
     ROW_ALIGNMENT_BYTES,
     WARP_GROUP,
+    WIDE_COLUMNS,
     GemmConfig,
     Shape,
 )
@@ -35,6 +36,9 @@ FIX_UP = "fix_up"
 RESIDUAL = "structure."
 """Prefix of the constants that calibrate one structure (:mod:`warpplan.planner.predict.time_model`)."""
 ACCUMULATOR_BYTES = 4
+SUMS_AT_ONCE, SLOTS_AT_ONCE = 64, 8
+"""Partial sums that a thread loads at once, and of how many slots: those of :mod:`warpplan.kernels.device.stream_k`,
+which this module cannot import where there is no Triton (compared in a test)."""
 LINE_BYTES = 128
 """A cache line; rows of another length make every box row straddle two."""
 L2_RESIDENT = 0.5
@@ -107,6 +111,7 @@ class SolvedTable:
     drain_cycles: Floats
     fix_up_cycles: Floats
     thread_elements: Floats
+    chunk_elements: Floats
     overlapped: Floats
     refilled: Floats
     dram_latency_cycles: Floats
@@ -158,6 +163,7 @@ def solve_table(dtype: str, device: Device, costs: CostTable, t: CandidateTable 
         column("drain"),
         np.array([math.nan if cycles is None else cycles for cycles in fix_ups]),
         np.array([c.accumulator_registers for c in t.configs], dtype=np.float64),
+        np.array([c.accumulator_registers / c.epilogue_split for c in t.configs], dtype=np.float64),
         np.array([c.scheme == "pingpong" or c.ctas_per_sm > 1 for c in t.configs], dtype=np.float64),
         np.array([not c.specialized for c in t.configs], dtype=np.float64),
         column("dram_latency"),
@@ -286,6 +292,7 @@ def work(solved: SolvedTable, dtype: str, device: Device, shape: Shape, layout: 
             ii_cycles=solved.ii_cycles,
             load_bytes=solved.load_bytes,
             unaligned=_unaligned(t, layout, m, n, k, element),
+            narrow=_narrow(t, layout, element),
             group_rows=np.minimum(t.group_m * t.block_m, np.where(t.swap, n, m)).astype(np.float64),
             slots_in_flight=solved.depth - 1.0,
             blocks_per_sm=np.ceil(blocks * t.cluster / t.sm_count),
@@ -302,11 +309,21 @@ def work(solved: SolvedTable, dtype: str, device: Device, shape: Shape, layout: 
             split_k=t.split_k.astype(np.float64),
             split_rounds=split_rounds.astype(np.float64),
             reduced_bytes=np.where(t.split_k > 1, (1.0 + t.split_k) * tile * ACCUMULATOR_BYTES, 0.0),
+            reduction_trips=_reduction_trips(t, solved),
             fix_up_cycles=others * solved.fix_up_cycles,
             launch_dependents=t.launch_dependents.astype(np.float64),
+            early_part=np.clip((resident - blocks) / blocks, 0.0, 1.0),
         ),
         g,
     )
+
+
+def _reduction_trips(t: CandidateTable, solved: SolvedTable) -> Floats:
+    """How often a CTA that adds a split tile's partial sums waits for L2: each chunk's are loaded so many at once."""
+    pieces = np.maximum(1.0, solved.chunk_elements / SUMS_AT_ONCE)
+    slots = np.clip(SUMS_AT_ONCE / solved.chunk_elements, 1, SLOTS_AT_ONCE)
+    chunks = solved.thread_elements / solved.chunk_elements
+    return np.asarray(chunks * pieces * np.ceil((t.split_k - 1) / np.floor(slots)))
 
 
 def _streams(
@@ -331,6 +348,20 @@ def _unaligned(t: CandidateTable, layout: str, m: int, n: int, k: int, element: 
     b = float((k if layout[1] == "t" else n) * element % LINE_BYTES != 0)
     left, right = np.where(t.swap, b, a), np.where(t.swap, a, b)
     return np.asarray((t.block_m * left + t.block_n * right) / (t.block_m + t.block_n))
+
+
+def _narrow(t: CandidateTable, layout: str, element: int) -> Floats:
+    """How many more bytes the cache lines hold that each row's boxes touch, as a part of what is loaded: the rows of a
+    box of 32 columns of a matrix that lies by columns are half a line."""
+
+    def beyond(columns: NDArray[np.int64]) -> NDArray[np.int64]:
+        return -columns * element % LINE_BYTES // element
+
+    # Of a wide tile, the first box has the largest power of two of its columns.
+    main = np.where(np.isin(t.block_n, WIDE_COLUMNS), 2 ** np.floor(np.log2(t.block_n)).astype(np.int64), t.block_n)
+    by_columns = np.where(t.swap, layout[0] == "t", layout[1] == "n")
+    extra = np.where(by_columns, beyond(main) + np.where(t.block_n > main, beyond(t.block_n - main), 0), 0)
+    return np.asarray(extra / (t.block_m + t.block_n))
 
 
 def _filled_bytes(t: CandidateTable, g: Grid, element: int) -> Floats:

@@ -59,8 +59,11 @@ def work(solved: SolvedTable, dtype: str, device: Device, shape: GroupedShape) -
             split_k=np.ones(units.shape),
             split_rounds=np.zeros(units.shape),
             reduced_bytes=np.zeros(units.shape),
+            reduction_trips=np.zeros(units.shape),
+            narrow=np.zeros(units.shape),
             fix_up_cycles=np.zeros(units.shape),
             launch_dependents=np.zeros(units.shape),
+            early_part=np.zeros(units.shape),
         ),
         g,
     )

@@ -26,7 +26,6 @@ EXPORTS = {
     "sensitivity": ("cost_changes", "CostChanges"),
     "time_model": (
         "constant_names",
-        "early_launch_us",
         "DeviceWork",
         "FAMILY_DEFAULTS",
         "GLOBAL_DEFAULTS",

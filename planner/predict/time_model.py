@@ -4,8 +4,8 @@ The model. A persistent grid gives each resident block ``rounds`` units of work 
 ``iterations`` loop iterations. With f the SM clock::
 
     tensor   = trips · II / f, trips = rounds · iterations, II as solved at the ring's depth
-    l2       = trips · slot bytes / the block's share of the L2 rate, more where box rows straddle cache lines and where
-               a group of the tile order spans many rows
+    l2       = trips · slot bytes / the block's share of the L2 rate, more where box rows straddle cache lines or fill
+               half a line, where a group of the tile order spans many rows, and where an early launch scatters blocks
     latency  = trips · (DRAM latency / f + its bytes' part of the l2 term) / (depth − 1)
                                      (Little's law; one slot is always being multiplied, the others are on their way)
     dram     = ramp + bytes that must come from or go to DRAM / measured rate + zeros that TMA fills in / L2 rate
@@ -18,9 +18,13 @@ loop where a second consumer, or a second block on the SM, multiplies meanwhile;
 partition does everything. The p-norms, each with its own p, stand for what neither a maximum (perfect overlap) nor a
 sum (none) describes. Zeros are those of boxes that reach beyond the matrix: tiles of 64 rows for 1 to 32 take 10 to
 45 % longer than the bytes from DRAM say (``benchmarks/results/gemm_exhaustive_h200_train.json``), and the fit charges
-them at the L2's measured rate. A block with ranges of split tiles in several rounds reduces in each. Where a kernel
-lets the launch that follows begin early, each of its launches in a row takes less by a constant. The p of the norms and
-the other constants below are fitted on training shapes (``profiler.fit``); everything else is measured or solved.
+them at the L2's measured rate. A block with ranges of split tiles in several rounds reduces in each: it waits once for
+others, then for L2 as often as it loads partial sums, then for their bytes. Where a kernel lets the launch that follows
+begin early, each of its launches in a row takes less by a constant. Of the next launch's blocks, a part finds room
+beside this one's; the others begin when and where this one's end. Where there are both, launches were seen to take up
+to 1.25 times as long (``early_launch_<card>.json``): a likely reason, not verified, is that neighbours in the tile
+order no longer ask for the same lines at the same time, and the model charges L2 for it. The p of the norms and the
+other constants below are fitted on training shapes (``profiler.fit``); everything else is measured or solved.
 """
 
 from __future__ import annotations
@@ -56,13 +60,16 @@ GLOBAL_DEFAULTS: Mapping[str, float] = {
     "latency_scale": 1.0,
     "transfer_scale": 0.0,
     "crooked_scale": 1.0,
+    "narrow_scale": 0.0,
     "refill_scale": 1.0,
     "drain_scale": 1.0,
     "prologue_scale": 1.0,
     "split_us": 1.0,
     "split_scale": 1.0,
+    "split_trip_us": 0.0,
     "fill_scale": 1.0,
     "order_l2": 0.0,
+    "scatter_l2": 0.0,
 }
 FAMILY_DEFAULTS: Mapping[str, float] = {
     "tensor_scale": 1.0,
@@ -102,15 +109,17 @@ class DeviceWork:
 
     Cycles are SM cycles. ``family`` and ``structure`` index ``families`` and ``structures``, the names under which
     constants and residuals are calibrated. ``load_bytes`` and ``ii_cycles`` are of one loop iteration of one block.
+    ``narrow`` are the bytes of cache lines that boxes touch and do not load, as a part of what they load.
     ``group_rows`` are the result's rows in a group of the tile order, 0 where there is none.
     ``rounds`` and ``trips`` are the units and the loop iterations of the busiest block, ``iterations`` those of one
     unit. ``plain_elements`` are a thread's outputs that leave without TMA; ``unaligned`` is 1 where rows are
     no whole cache lines; ``overlapped`` and ``refilled`` are 1 where another consumer hides the epilogue and where each
     unit starts with an empty ring. ``filled_bytes`` are those of ``loaded_bytes`` that lie beyond the matrix, which TMA
     fills with zeros. ``split_rounds`` of the ``rounds`` are ranges of split tiles, at whose end a block
-    writes and, if it comes last, reads ``reduced_bytes``. ``fix_up_cycles``, measured, are what a block of a stream
-    waits for the partial sums of others, or a kernel for one that runs before it. ``launch_dependents`` is 1 where the
-    next launch may begin before this one ends.
+    writes and, if it comes last, reads ``reduced_bytes``, waiting ``reduction_trips`` times. ``fix_up_cycles``,
+    measured, are what a block of a stream waits for the partial sums of others, or a kernel for one that runs before
+    it. ``launch_dependents`` is 1 where the next launch may begin before this one ends; ``early_part`` of the blocks of
+    one like it then find room at once.
     """
 
     flops: float
@@ -126,6 +135,7 @@ class DeviceWork:
     ii_cycles: Floats
     load_bytes: Floats
     unaligned: Floats
+    narrow: Floats
     group_rows: Floats
     slots_in_flight: Floats
     blocks_per_sm: Floats
@@ -142,8 +152,10 @@ class DeviceWork:
     split_k: Floats
     split_rounds: Floats
     reduced_bytes: Floats
+    reduction_trips: Floats
     fix_up_cycles: Floats
     launch_dependents: Floats
+    early_part: Floats
 
     def take(self, rows: Ints) -> DeviceWork:
         """The chosen rows alone."""
@@ -212,9 +224,10 @@ def terms(work: DeviceWork, rates: Rates, constants: Mapping[str, float]) -> tup
     share = np.minimum(
         rates.l2_bytes_per_s / work.active_sms, rates.l2_bytes_per_cycle_per_sm * rates.clock_hz
     ) / work.blocks_per_sm  # fmt: skip
-    lines = 1.0 + of_all("crooked_scale") * work.unaligned
+    lines = 1.0 + of_all("crooked_scale") * work.unaligned + of_all("narrow_scale") * work.narrow
     crowded = np.log2(np.maximum(work.group_rows / FEW_GROUP_ROWS, 1.0))
-    requests = lines * (1.0 + of_all("order_l2") * crowded)
+    scattered = work.launch_dependents * 4.0 * work.early_part * (1.0 - work.early_part)
+    requests = lines * (1.0 + of_all("order_l2") * crowded + of_all("scatter_l2") * scattered)
     l2 = of_all("l2_scale") * requests * trips * work.load_bytes / share * 1e6
     arrival = of_all("latency_scale") * trips * work.dram_latency_cycles * us_per_cycle + of_all("transfer_scale") * l2
     latency = arrival / work.slots_in_flight
@@ -234,19 +247,15 @@ def terms(work: DeviceWork, rates: Rates, constants: Mapping[str, float]) -> tup
     ends = ends + of_all("drain_scale") * work.drain_cycles
     ends = ends + np.where(work.overlapped > 0, epilogue - hidden, 0.0)
     overhead = (ends + work.rounds * exposed + work.fix_up_cycles) * us_per_cycle
-    reduction = of_all("split_scale") * work.reduced_bytes / rates.l2_bytes_per_cycle_per_sm * us_per_cycle
+    reduction = of_all("split_scale") * work.reduced_bytes / share * 1e6
+    reduction = reduction + of_all("split_trip_us") * work.reduction_trips
     overhead = overhead + work.split_rounds * (of_all("split_us") + reduction)
     parts = np.stack([tensor, l2, latency, dram, power, overhead])
     block = _norm(of_all("block_norm"), tensor, l2, latency)
     body = _norm(of_all("memory_norm"), _norm(of_all("power_norm"), block, power), dram)
     residual = np.array([constants.get(f"structure.{s}", 0.0) for s in work.structures])[work.structure]
     time_us = of_all("launch_scale") * rates.launch_us + (overhead + body) * np.exp(residual)
-    return parts, time_us - work.launch_dependents * early_launch_us(constants)
-
-
-def early_launch_us(constants: Mapping[str, float]) -> float:
-    """What a launch in a row of its like takes less where each lets the next begin early."""
-    return constants.get("early_launch_us", GLOBAL_DEFAULTS["early_launch_us"])
+    return parts, time_us - work.launch_dependents * of_all("early_launch_us")
 
 
 def _norm(p: float, *terms_us: Floats) -> Floats:

@@ -58,7 +58,10 @@ def candidates(seed: int, rows: int = 60) -> DeviceWork:
         split_rounds=np.where(split > 1, rounds, 0.0),
         filled_bytes=np.where(np.arange(rows) % 4 == 0, 1e7, 0.0),
         reduced_bytes=np.where(split > 1, 2e5 * split, 0.0),
+        reduction_trips=np.where(split > 1, random.integers(0, 9, rows), 0.0),
+        narrow=random.choice([0.0, 0.0, 0.4], rows),
         launch_dependents=(np.arange(rows) % 3 == 0).astype(float),
+        early_part=random.choice([0.0, 0.5, 1.0], rows),
     )
     structure = np.where(family > 0, random.integers(1, 3, rows), 0)
     return replace(work, families=("a", "b"), structures=STRUCTURES, family=family, structure=structure)

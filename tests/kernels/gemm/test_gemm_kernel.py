@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from warpplan.kernels import registry
 from warpplan.kernels.declaration import MAX_ELEMENTS
-from warpplan.kernels.gemm.candidates import candidates, planned_structures, structures
+from warpplan.kernels.gemm.candidates import candidates, planned_structures, structures, tabulate
 from warpplan.kernels.gemm.graph import loop_graph
-from warpplan.kernels.gemm.kernel import EARLY_US, Gemm
-from warpplan.kernels.gemm.space import SCHEMES, GemmConfig, config_of, tuning, violations
-from warpplan.kernels.gemm.work import solve_table, structure
+from warpplan.kernels.gemm.kernel import EARLY_BESIDE_US, EARLY_US, Gemm
+from warpplan.kernels.gemm.space import SCHEMES, GemmConfig, Shape, config_of, tuning, violations
+from warpplan.kernels.gemm.work import SLOTS_AT_ONCE, SUMS_AT_ONCE, solve_table, structure, work
 from warpplan.planner.check.plan_check import check
 from warpplan.planner.errors import Infeasible, InvalidConfig, InvalidShape, MissingCosts, UnknownName
+from warpplan.planner.predict.time_model import DeviceWork
 from warpplan.planner.values.costs import CostEntry, CostTable, OperationCost, Quantiles
 from warpplan.planner.values.device import B200, H200
 from warpplan.planner.values.profile import Profile
@@ -137,19 +138,69 @@ def test_every_candidate_is_ranked_once_best_first(profile, m, n, k):
 
 
 def test_short_launches_of_specialised_kernels_let_the_next_begin_early(profile):
-    """By what they take without it; the predicted time counts it."""
-    early = 0
-    for shape in ((128, 256, 128), (512, 1024, 1024), (330, 2048, 2048), (1, 16, 5120), (4096, 4096, 4096)):
+    """Those that gain by it, by the model; of longer ones those of which all CTAs find room."""
+    early = {True: 0, False: 0}
+    shapes = (
+        (128, 256, 128),
+        (512, 1024, 1024),
+        (330, 2048, 2048),
+        (1, 16, 5120),
+        (64, 4096, 4096),
+        (4096, 4096, 4096),
+    )
+    for shape in shapes:
         ranked = GEMM.ranked(shape, "bfloat16", H200, profile)
         predicted = GEMM.predicted([config for config, _ in ranked], shape, "bfloat16", H200, profile)
         waiting = GEMM.predicted(alone(ranked), shape, "bfloat16", H200, profile)
         for (config, prediction), again, waits in zip(ranked, predicted, waiting, strict=True):
             assert prediction.time_us == pytest.approx(again.time_us)
-            assert config.launch_dependents == (config.specialized and waits.time_us < EARLY_US)
             assert config_of(tuning(config)) == config
-            early += config.launch_dependents
-            assert (again.time_us < waits.time_us) == config.launch_dependents
-    assert early
+            if not config.launch_dependents:
+                continue
+            tiles = config.tiles(shape) * config.split_k
+            beside = 2 * tiles <= config.resident(H200.sm_count)
+            assert config.specialized
+            assert again.time_us < waits.time_us < (EARLY_BESIDE_US if beside else EARLY_US)
+            early[beside] += 1
+    assert early[True]
+    assert early[False]
+    assert not any(config.launch_dependents for config, _ in GEMM.ranked(SQUARE, "bfloat16", H200, profile))
+
+
+def work_of(profile: Profile, shape: Shape, layout: str, *configs: GemmConfig) -> DeviceWork:
+    device_table = tabulate(configs, [0] * len(configs), H200)
+    return work(solve_table("bfloat16", H200, profile.costs, device_table), "bfloat16", H200, shape, layout)[0]
+
+
+def test_partial_sums_are_loaded_as_the_device_code_loads_them(profile):
+    narrow = GemmConfig("single", 64, 16, 128, 4, 5, ctas_per_sm=2, swap=True)
+    configs = [
+        replace(narrow, block_n=n, block_k=64, ctas_per_sm=1, split_k=splits)
+        for n, splits in ((16, 8), (16, 10), (32, 5), (32, 6), (64, 3), (64, 8), (128, 4))
+    ]
+    wide = GemmConfig("cooperative", 128, 256, 64, 4, 4, epilogue_split=2, split_k=3)
+    found = work_of(profile, (4096, 4096, 8192), "nt", *configs, wide, replace(narrow, split_k=1))
+    # 64x16 by 128 threads: 8 sums a thread and slot, 8 slots at once. 64x256 a consumer: two chunks of 64 sums.
+    assert found.reduction_trips.tolist() == [1, 2, 1, 2, 1, 4, 3, 4, 0]
+
+
+def test_as_many_partial_sums_at_once_as_the_device_code_says():
+    stream_k = pytest.importorskip("warpplan.kernels.device.stream_k")
+    assert (stream_k.SUMS_AT_ONCE.value, stream_k.SLOTS_AT_ONCE.value) == (SUMS_AT_ONCE, SLOTS_AT_ONCE)
+
+
+def test_boxes_of_32_columns_fill_half_a_line_where_the_matrix_lies_by_columns(profile):
+    wide = [GemmConfig("cooperative", 128, n, 64, 4, 3, epilogue_split=n // 32) for n in (96, 160, 192, 256)]
+    swapped = [replace(config, swap=True) for config in wide]
+    small = GemmConfig("single", 64, 16, 64, 4, 8, swap=True)
+    parts = [32 / (128 + 96), 32 / (128 + 160), 0, 0]
+    shape = (4096, 4096, 4096)
+    assert work_of(profile, shape, "nt", *wide, *swapped, small).narrow.tolist() == [0] * 9
+    assert work_of(profile, shape, "nn", *wide, *swapped).narrow.tolist() == pytest.approx([*parts, *[0] * 4])
+    assert work_of(profile, shape, "tt", *wide, *swapped).narrow.tolist() == pytest.approx([*[0] * 4, *parts])
+    assert work_of(profile, shape, "tn", *wide, *swapped, small).narrow.tolist() == pytest.approx(
+        [*parts, *parts, 48 / (64 + 16)]
+    )
 
 
 @pytest.mark.parametrize("layout", ["nn", "tn", "tt"])

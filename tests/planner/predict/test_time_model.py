@@ -71,6 +71,9 @@ def candidates(draw: st.DrawFn, rows: int = 1) -> DeviceWork:
         split_k=split,
         split_rounds=np.where(split > 1, rounds, 0.0),
         reduced_bytes=np.where(split > 1, column(1e4, 1e6), 0.0),
+        reduction_trips=np.where(split > 1, np.ceil(column(1, 20)), 0.0),
+        narrow=column(0, 1),
+        early_part=column(0, 1),
     )
 
 
@@ -78,6 +81,9 @@ CONSTANTS = st.fixed_dictionaries(
     {
         **dict.fromkeys(NORMS, st.floats(1.0, 20.0)),
         "l2_scale": st.floats(0.1, 3.0),
+        "narrow_scale": st.floats(0.0, 4.0),
+        "scatter_l2": st.floats(0.0, 2.0),
+        "split_trip_us": st.floats(0.0, 4.0),
         "order_l2": st.floats(0.0, 1.0),
         "latency_scale": st.floats(0.0, 3.0),
         "energy_l2": st.floats(0.0, 2.0),
@@ -94,7 +100,7 @@ CONSTANTS = st.fixed_dictionaries(
     [
         "executed_flops", "loaded_bytes", "rounds", "trips", "load_bytes", "active_sms", "blocks_per_sm",
         "prologue_cycles", "epilogue_cycles", "drain_cycles", "unaligned", "plain_elements", "dram_bytes", "group_rows",
-        "dram_latency_cycles",
+        "dram_latency_cycles", "narrow", "reduction_trips",
     ],
 )  # fmt: skip
 @given(candidates(), CONSTANTS, st.floats(1.0, 10.0))
@@ -260,12 +266,30 @@ def test_groups_of_many_rows_load_more_through_l2_where_the_card_says_so():
     assert np.allclose(np.array(l2) / l2[0], [1.0, 1.3, 1.6])
 
 
+def test_an_early_launch_saves_a_constant_and_scatters_blocks_where_part_of_them_finds_room():
+    constants = {"early_launch_us": 0.4, "scatter_l2": 0.5}
+    early = works(5, load_bytes=1e6, launch_dependents=1, early_part=np.array([0.0, 0.25, 0.5, 0.75, 1.0]))
+    parts, times = terms(early, RATES, constants)
+    waiting = time_us(works(load_bytes=1e6), constants)[0]
+    assert np.allclose(times[[0, 4]], waiting - 0.4)
+    l2 = parts[TERMS.index("l2")]
+    assert np.allclose(l2 / l2[0], [1.0, 1.375, 1.5, 1.375, 1.0])
+    assert (time_us(replace(early, launch_dependents=np.zeros(5)), constants) == waiting).all()
+
+
+def test_a_split_waits_for_l2_as_often_as_it_loads_partial_sums():
+    split = works(3, split_k=8, split_rounds=2, reduced_bytes=1e5, reduction_trips=np.array([0.0, 1.0, 5.0]))
+    found = time_us(split, {"split_trip_us": 0.3})
+    assert np.allclose(found - found[0], [0.0, 0.6, 3.0])
+
+
 def test_constant_names_are_all_that_the_model_reads():
     names = constant_names(("a", "b"))
     assert len(set(names)) == len(names) == len(GLOBAL_DEFAULTS) + 2 * len(FAMILY_DEFAULTS)
     work = works(rounds=3, overlapped=0, refilled=1, plain_elements=128.0, unaligned=1, group_rows=4096)
     work = replace(work, split_rounds=np.ones(1), reduced_bytes=np.full(1, 1e5), filled_bytes=np.full(1, 1e6))
-    work = replace(work, launch_dependents=np.ones(1))
+    work = replace(work, launch_dependents=np.ones(1), early_part=np.full(1, 0.5))
+    work = replace(work, narrow=np.ones(1), reduction_trips=np.ones(1))
     plain = time_us(work)[0]
     for name in constant_names(("one",)):
         value = {**GLOBAL_DEFAULTS, **FAMILY_DEFAULTS}[name.split(".")[0]]

@@ -56,8 +56,11 @@ def works(rows: int = 1, **columns: Any) -> DeviceWork:
         split_k=floats(1),
         split_rounds=floats(0),
         reduced_bytes=floats(0),
+        reduction_trips=floats(0),
+        narrow=floats(0),
         fix_up_cycles=floats(0),
         launch_dependents=floats(0),
+        early_part=floats(0),
     )
     arrays = {n: floats(v) if np.isscalar(v) and n != "flops" else v for n, v in columns.items()}
     return replace(base, **arrays)
