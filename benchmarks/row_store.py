@@ -42,7 +42,9 @@ class RowStore:
                 )
 
     def rows(self) -> dict[tuple[Any, ...], Row]:
-        """What is there; a later row replaces an earlier one of the same key."""
+        """What is there; a later row replaces an earlier one of the same key. Nothing where all have been written."""
+        if not self.partial.exists():
+            return {}
         with self._locked() as file:
             return self._read(file)
 

@@ -153,6 +153,18 @@ def test_rows_of_other_settings_are_not_mixed(tmp_path: Path) -> None:
     assert not bench_gemm_many.resumed(out, {**settings, "device": "another"}, fresh=True).rows()
 
 
+def test_the_last_of_several_processes_to_end_keeps_what_the_others_wrote(tmp_path: Path) -> None:
+    out = tmp_path / "rows.json"
+    settings = bench_gemm_many.settings_of("one GPU", PROFILE, {"torch": "2.11", "triton": "3.6.0"})
+    first, last = (bench_gemm_many.resumed(out, settings, fresh=False) for _ in range(2))
+    for shape in SHAPES[:2]:
+        last.add(_row(shape, PROFILE))
+    for store in (first, last):
+        bench_gemm_many.write_rows(store, SHAPES[:2], {}, settings)
+        assert len(json.loads(out.read_text())["rows"]) == 2
+    assert not out.with_suffix(".partial.jsonl").exists()
+
+
 def test_the_report_counts_what_the_rows_say(tmp_path: Path) -> None:
     rows = [
         gemm_many_report.measured(_row(shape, PROFILE, cublas=1.0 + i / 100)) for i, shape in enumerate(SHAPES[1:9])
