@@ -13,7 +13,7 @@ anew where the first candidates of many shapes were timed (``bench_gemm_many.py`
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -96,9 +96,9 @@ ORDERED_KERNELS = ("gemm", "gemm fp8", "gemm_bias_act", "grouped_gemm", "grouped
 EARLY = f"early_launch_{CARD}.json"
 """Rows of ``bench_early_launch.py``: what letting the next launch begin early saves, and what kernels of one partition
 take that are launched early, as they were not when the file :data:`BEFORE` was read."""
-SAVED = "early_launch_us"
+SAVED, SCATTERED = "early_launch_us", "scatter_l2"
 LAUNCHING = ("gemm fp8", "gemm_bias_act")
-"""Calibrations of kernels that let the next launch begin early as gemm does: what that saves is gemm's."""
+"""Calibrations of kernels that let the next launch begin early as gemm does: what that saves and costs is gemm's."""
 SPLITTING = ("gemm", "gemm_bias_act")
 """Kernels whose plans may split K. The raw tables hold splits of former kernels, so only whole plans of them count."""
 SPLIT = ("split_us", "split_scale", "split_trip_us")
@@ -239,8 +239,8 @@ def better(profile: Profile, table: Sequence[SearchedRow], fitted: Fitted, sourc
         return made
     if gemm is None or fitted.name not in LAUNCHING:
         return profile
-    constants = with_constant(known, SAVED, dict(gemm.constants).get(SAVED, GLOBAL_DEFAULTS[SAVED]))
-    return recalibrate.with_calibration(profile, replace(known, constants=constants))
+    launched = {name: dict(gemm.constants).get(name, GLOBAL_DEFAULTS[name]) for name in (SAVED, SCATTERED)}
+    return recalibrate.with_calibration(profile, with_constants(known, launched))
 
 
 def read_settled(profile: Profile, path: Path) -> list[SettledRow]:
@@ -308,7 +308,7 @@ def fit_many(profile: Profile, tables: Path, broad: Sequence[SearchedRow]) -> Pr
     prior = profile.calibration("gemm")
     assert prior is not None
     if early := [path for path in paths if path.name == EARLY]:
-        prior = replace(prior, constants=with_constant(prior, SAVED, saved_us(read_many(*early), profile)))
+        prior = with_constants(prior, {SAVED: saved_us(read_many(*early), profile)})
     rows = [row for row in read_many(*paths, counts=launched_as_today) if row.configs]
     kept = measured(broad, "train")
     training, heldout = measured(rows, "train"), measured(rows, "heldout")
@@ -342,8 +342,9 @@ def saved_us(table: Sequence[SearchedRow], profile: Profile) -> float:
     return float(np.median(saved))
 
 
-def with_constant(calibration: Calibration, name: str, value: float) -> tuple[tuple[str, float], ...]:
-    return tuple(sorted({**dict(calibration.constants), name: float(f"{value:.6g}")}.items()))
+def with_constants(calibration: Calibration, values: Mapping[str, float]) -> Calibration:
+    rounded = {name: float(f"{value:.6g}") for name, value in values.items()}
+    return replace(calibration, constants=tuple(sorted({**dict(calibration.constants), **rounded}.items())))
 
 
 def launched_as_today(date: str, config: TuningConfig, us: float) -> bool:

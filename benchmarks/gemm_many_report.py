@@ -4,7 +4,8 @@
 
 Writes ``results/gemm_many_summary_<card>.json`` and ``docs/explanation/gemm-many-<card>.svg``. Ratios are the other's
 time over the chosen plan's: above 1 the chosen plan is faster; ``since`` compares with rows of former plans, in
-``gemm_many_<card>_before.json``. No GPU needed.
+``gemm_many_<card>_before.json``, and ``today`` is of what the profile that ships would choose, where that was timed. No
+GPU needed.
 """
 
 from __future__ import annotations
@@ -20,12 +21,16 @@ import numpy as np
 from bench_gemm_many import OUT
 from bench_target import CARD, TARGET
 from gemm_many_picture import picture
+from kernel_plans import planned
+from kernel_tables import spread
 from kernel_timing import config_of as tuning_of
 from many_shapes import TOKENS, DrawnShape, shape_of
 from results_file import RESULTS, head, read_rows, write
 from time_statistics import geomean
 
 from warpplan.kernels.gemm.space import config_of
+from warpplan.planner.values.profile import Profile
+from warpplan.profiler.embedded import embedded
 
 SUMMARY = RESULTS / f"gemm_many_summary_{CARD}.json"
 PICTURE = Path(__file__).parents[1] / "docs" / "explanation" / f"gemm-many-{CARD}.svg"
@@ -174,21 +179,48 @@ def since(rows: Sequence[ManyRow], earlier: Sequence[ManyRow]) -> dict[str, Any]
     }  # fmt: skip
 
 
+def today(values: Sequence[Mapping[str, Any]], profile: Profile) -> dict[str, Any]:
+    """Geometric means of cuBLAS's time over that of ``profile``'s first choice and of the row's own, of the shapes
+    where the first choice is one of the candidates that the row timed."""
+    found: dict[str, list[tuple[float, float]]] = {"all": [], "heldout": []}
+    for row in values:
+        shape = shape_of(row)
+        first = planned(shape.row, profile).ranked[0][0]
+        timed = dict(zip(map(tuning_of, row["configs"]), row["ranked_us"], strict=True))
+        if us := timed.get(first):
+            cublas = row["peers"]["cublas"]
+            for split in ("all", *(["heldout"] if shape.split == "heldout" else [])):
+                found[split].append((cublas / us, cublas / row["chosen_us"]))
+    return {
+        split: {
+            "shapes": len(of_split),
+            "cublas_over_first": round(geomean([first for first, _ in of_split]), 4),
+            "cublas_over_chosen": round(geomean([chosen for _, chosen in of_split]), 4),
+            "part_of_0.95": round(sum(first >= LEAST_GOAL for first, _ in of_split) / len(of_split), 4),
+        }
+        for split, of_split in found.items()
+        if of_split
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=Path, default=OUT)
     parser.add_argument("--summary", type=Path, default=SUMMARY)
     parser.add_argument("--picture", type=Path, default=PICTURE)
     arguments = parser.parse_args()
-    values = read_rows(arguments.rows)
-    rows = [measured(row) for row in values if "wrong" not in row]
+    data = json.loads(arguments.rows.read_text())
+    values = [spread(row, data["configs"]) for row in data["rows"]]
+    right = [row for row in values if "wrong" not in row]
+    rows = [measured(row) for row in right]
     found = report(rows)
     before = arguments.rows.with_name(f"{arguments.rows.stem}_before.json")
     if before.exists():
         found["since"] = since(rows, [measured(row) for row in read_rows(before) if "wrong" not in row])
+    found["today"] = today(right, embedded(TARGET.name))
     found["wrong"] = [row["sizes_text"] for row in values if "wrong" in row]
     print(json.dumps(found, indent=1))
-    write(arguments.summary, {**head("gemm_many_summary", json.loads(arguments.rows.read_text())["device"]), **found})
+    write(arguments.summary, {**head("gemm_many_summary", data["device"]), **found})
     arguments.picture.write_text(picture([(r.shape, r.cublas) for r in rows]))
 
 

@@ -153,6 +153,19 @@ def test_rows_of_other_settings_are_not_mixed(tmp_path: Path) -> None:
     assert not bench_gemm_many.resumed(out, {**settings, "device": "another"}, fresh=True).rows()
 
 
+def test_the_report_reads_what_todays_first_choice_took_where_it_was_timed() -> None:
+    found = [_row(shape, PROFILE, cublas=2.0) for shape in SHAPES[:4]]
+    # Of the first the choice of then was another one, which took half as long; of the last it was not timed at all.
+    found[0]["ranked_us"] = [2.0 * us for us in found[0]["ranked_us"]]
+    del found[3]["configs"][0], found[3]["ranked_us"][0]
+    heldout = [row["split"] == "heldout" for row in found[:3]]
+    ratios = [row["peers"]["cublas"] / row["ranked_us"][0] for row in found[:3]]
+    got = gemm_many_report.today(found, PROFILE)
+    assert got["all"]["shapes"] == 3
+    assert got["all"]["cublas_over_first"] == pytest.approx(math.prod(ratios) ** (1 / 3), abs=1e-4)
+    assert got.get("heldout", {}).get("shapes", 0) == sum(heldout)
+
+
 def test_the_last_of_several_processes_to_end_keeps_what_the_others_wrote(tmp_path: Path) -> None:
     out = tmp_path / "rows.json"
     settings = bench_gemm_many.settings_of("one GPU", PROFILE, {"torch": "2.11", "triton": "3.6.0"})
