@@ -81,8 +81,7 @@ ORDERED = {
     "gemm": "gemm_layouts", "gemm fp8": "gemm_fp8", "gemm_bias_act": "gemm_bias_act", "grouped_gemm": "grouped_gemm",
 }  # fmt: skip
 """Calibrations whose settled rows show what a card costs, and their tables."""
-BEFORE = "_before"
-MANY = (BEFORE, "_training", "_tiles", "")
+MANY = ("_before", "_training", "_tiles", "")
 """Files of ``bench_gemm_many.py`` that gemm is fitted anew to: what was read before that, training rows that were read
 again while it was, for the first choices of constants between, training rows with the best of each tile, and the newest
 run's."""
@@ -94,15 +93,15 @@ ORDERED_KERNELS = ("gemm", "gemm fp8", "gemm_bias_act", "grouped_gemm", "grouped
 
 
 EARLY = f"early_launch_{CARD}.json"
-"""Rows of ``bench_early_launch.py``: what letting the next launch begin early saves, and what kernels of one partition
-take that are launched early, as they were not when the file :data:`BEFORE` was read."""
+"""Rows of ``bench_early_launch.py``: what letting the next launch begin early saves or costs, and what kernels of one
+partition take that are launched early."""
 SAVED, SCATTERED = "early_launch_us", "scatter_l2"
 LAUNCHING = ("gemm fp8", "gemm_bias_act")
 """Calibrations of kernels that let the next launch begin early as gemm does: what that saves and costs is gemm's."""
 SPLITTING = ("gemm", "gemm_bias_act")
 """Kernels whose plans may split K. The raw tables hold splits of former kernels, so only whole plans of them count."""
 SPLIT = ("split_us", "split_scale", "split_trip_us")
-"""What a split of K costs: gemm's calibration has it from ``splits_<card>.json``."""
+"""What a split of K costs: gemm's calibration has it from ``splits_<card>.json`` and the newest of :data:`MANY`."""
 ENERGY = ("energy_l2", "energy_dram")
 """What a shape's first candidates, which read about as much through L2, say nothing of: fitted to them, L2's share of
 the power fell to nothing, and many shapes that power limits got tiles of 128x128, which read a third more."""

@@ -164,6 +164,8 @@ def parse(text: str | bytes, where: object) -> Json:
         return json.loads(text)
     except ValueError as error:
         raise MalformedFile(where, f"not JSON: {error}") from None
+    except RecursionError:
+        raise MalformedFile(where, "not JSON: nested too deeply") from None
 
 
 class Folder:

@@ -60,9 +60,10 @@ class planned:
     A kernel under ``@triton.autotune`` is decided on over its whole list; ``extend`` tries tiles beside those, too,
     each compared with the list's own.
 
-    No failure is raised: the kernel runs as it is, with one :class:`PlanWarning` that says why. Raises
-    :class:`~warpplan.planner.errors.InvalidInput` for ``plans``, a ``gpu_share`` or a ``time_limit_s`` that are none,
-    and where the parentheses of ``@planned()`` are missing.
+    No failure is raised later: the kernel runs as it is, with one :class:`PlanWarning` that says why. Raises
+    :class:`~warpplan.planner.errors.InvalidInput` at once for ``plans``, a ``gpu_share`` or a ``time_limit_s`` that are
+    none, and where the parentheses of ``@planned()`` are missing. A folder need not exist, the one around it must; a
+    folder that can only be read gives its decisions and keeps none.
     """
 
     __slots__ = ("_arguments", "_found", "_lists")

@@ -8,6 +8,7 @@ this machine keeps for other sizes, ``settle(decision)``, which keeps what was f
 from __future__ import annotations
 
 import json
+import os
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -40,15 +41,41 @@ SERVICE_WAIT_S = 3.0
 
 def require_plans(plans: Plans) -> None:
     """Raise :class:`InvalidInput` for what says nothing of where plans come from, a function above all: a decorator
-    without its parentheses would put it in the plans' place, and its calls would do nothing."""
+    without its parentheses would put it in the plans' place, and its calls would do nothing. A plan is read, a file of
+    one too (:class:`MalformedFile`), and a folder must be one that decisions can be kept in; a service is not asked."""
     if callable(plans):
         name = getattr(plans, "__name__", plans)
         raise InvalidInput(f"plans is {name}, a function: write @planned(), with parentheses", field="plans")
-    if not isinstance(plans, (str, Path, Mapping, type(None))) and not hasattr(plans, "architecture"):
+    plan = given(plans)
+    if plan is not None:
+        plan.read()
+    elif isinstance(plans, (str, Path)):
+        if not _is_url(plans):
+            _require_decisions_folder(Path(plans))
+    elif plans is not None:
         raise InvalidInput(
             f"plans {plans!r}: expected a folder, a .json file, http://host:port, a strategy or its JSON",
             field="plans", value=repr(plans),
         )  # fmt: skip
+
+
+def _require_decisions_folder(folder: Path) -> None:
+    """Raise :class:`InvalidInput` for a path that is no folder, or one that the first decision cannot make. A folder
+    that can only be read will do: it keeps nothing new."""
+    try:
+        os.scandir(folder).close()
+        return
+    except FileNotFoundError:
+        if os.access(folder.parent, os.W_OK | os.X_OK):
+            return
+        there = folder.parent.is_dir()
+        reason = f"its folder {folder.parent} {'cannot be written' if there else 'does not exist'}"
+    except (OSError, ValueError) as error:  # ValueError: a path that holds a null character
+        reason = getattr(error, "strerror", None) or str(error)
+    raise InvalidInput(
+        f"plans {str(folder)!r}: {reason}: expected a folder, http://host:port or a plan in a .json file",
+        field="plans", value=str(folder),
+    )  # fmt: skip
 
 
 def require_time_limit(seconds: float) -> None:
@@ -68,34 +95,41 @@ class DecisionSource(Protocol):
 
 
 class Given:
-    """One plan for all that is launched, or for the kernel that it names. Reads a file at the first launch."""
+    """One plan for all that is launched, or for the kernel that it names."""
 
     def __init__(self, plan: Strategy | Mapping[str, Json] | Path) -> None:
         self._plan = plan
+        self._where: object = plan if isinstance(plan, Path) else "the plan"
 
-    def scheme(self, kernel: str, source: str) -> Strategy:
-        """The scheme for a kernel. Raises :class:`MalformedFile` where the plan is damaged, :class:`CannotPlan` where
-        it is for another kernel or another state of its source."""
+    def read(self) -> Strategy | Decision:
+        """The plan, and the kernel that it is for where it names one. Raises :class:`MalformedFile` where the plan is
+        damaged or its file cannot be read."""
         plan: Json = self._plan
-        where: Json = "the plan"
         if isinstance(plan, Strategy):
             return plan
         if isinstance(plan, Path):
-            where = plan
             try:
                 plan = parse(plan.read_bytes(), plan)
-            except OSError as error:
-                raise MalformedFile(where, f"cannot be read: {error.strerror}") from None
+            except (OSError, ValueError) as error:  # ValueError: a path that holds a null character
+                reason = getattr(error, "strerror", None) or str(error)
+                raise MalformedFile(self._where, f"cannot be read: {reason}", field="plans") from None
         if not isinstance(plan, Mapping) or "schema" not in plan:
-            return strategy_from_json(plan, where)
-        decision = from_json(plan, where)
-        if decision.situation.kernel != kernel:
-            raise CannotPlan(f"{where} is for the kernel {decision.situation.kernel}")
-        if decision.situation.source != source:
-            raise CannotPlan(f"{where} is for another state of the kernel's source")
-        if decision.scheme is None:
-            raise CannotPlan(f"{where} says to leave the kernel as it is: {decision.reason}")
-        return decision.scheme
+            return strategy_from_json(plan, self._where)
+        return from_json(plan, self._where)
+
+    def scheme(self, kernel: str, source: str) -> Strategy:
+        """The scheme for a kernel. Raises as :meth:`read` does, and :class:`CannotPlan` where the plan is for another
+        kernel or another state of its source."""
+        plan = self.read()
+        if not isinstance(plan, Decision):
+            return plan
+        if plan.situation.kernel != kernel:
+            raise CannotPlan(f"{self._where} is for the kernel {plan.situation.kernel}")
+        if plan.situation.source != source:
+            raise CannotPlan(f"{self._where} is for another state of the kernel's source")
+        if plan.scheme is None:
+            raise CannotPlan(f"{self._where} says to leave the kernel as it is: {plan.reason}")
+        return plan.scheme
 
 
 class Service:
@@ -138,10 +172,7 @@ class Service:
 
     def _read(self, answer: bytes, situation: Situation) -> Decision:
         where = f"the answer of {self._url}"
-        try:
-            decision = from_json(parse(answer, where), where)
-        except RecursionError:
-            raise MalformedFile(where, "nested too deeply") from None
+        decision = from_json(parse(answer, where), where)
         if decision.situation != situation:
             raise MalformedFile(where, "it is for another kernel")
         return replace(decision, compiled=None)
@@ -179,16 +210,12 @@ def given(plans: Plans) -> Given | None:
 
 
 def open_source(plans: Plans, default: Path) -> DecisionSource:
-    """The source that ``plans`` names. Raises :class:`InvalidInput` where it can be none."""
-    if plans is None or given(plans) is not None:
+    """The source that ``plans``, which passed :func:`require_plans`, names."""
+    if not isinstance(plans, (str, Path)) or given(plans) is not None:
         return Folder(default)
     if _is_url(plans):
         return Service(str(plans), Folder(default))
-    if isinstance(plans, (str, Path)):
-        if Path(plans).is_file():
-            raise InvalidInput(f"{plans} is a file: expected a folder, a URL or a plan in a .json file", field="plans")
-        return Folder(Path(plans))
-    raise InvalidInput(f"plans {plans!r}: expected a folder, a URL, a plan or a .json file", field="plans")
+    return Folder(Path(plans))
 
 
 def _is_url(plans: object) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -26,7 +27,8 @@ from warpplan.kernels.compiler.launching.decisions import (
     to_json,
 )
 from warpplan.kernels.compiler.launching.dispatch import size_class
-from warpplan.kernels.compiler.launching.sources import Given, Service, open_source
+from warpplan.kernels.compiler.launching.planned import planned
+from warpplan.kernels.compiler.launching.sources import Given, Service, open_source, require_plans
 from warpplan.kernels.compiler.launching.sources import given as plan_given
 from warpplan.kernels.compiler.sizes.gain_model import GainBasis, GainModel, LoopTrips, StrategyTerms
 from warpplan.kernels.compiler.sizes.size_expressions import LaunchSizes
@@ -215,18 +217,57 @@ def test_bare_schemes_are_plans() -> None:
         Given({"consumers": 7, "depths": [4]}).scheme("any", "")
 
 
-def test_a_plan_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(MalformedFile, match="cannot be read"):
-        Given(tmp_path / "none.json").scheme("any", "")
-
-
 def test_what_plans_may_be(tmp_path: Path) -> None:
-    (tmp_path / "plans.txt").write_text("")
     assert isinstance(open_source(tmp_path / "new", tmp_path), Folder)
     assert isinstance(open_source("http://127.0.0.1:1", tmp_path), Service)
-    for wrong in (tmp_path / "plans.txt", 3):
-        with pytest.raises(InvalidInput, match="expected a folder"):
-            open_source(wrong, tmp_path)  # type: ignore[arg-type]
+    (tmp_path / "plan.json").write_text(json.dumps(to_json(DECISION)))
+    for plans in (
+        None, tmp_path, str(tmp_path / "new"), tmp_path / "plan.json", "http://127.0.0.1:1", STEERED,
+        {"consumers": 1, "depths": [4]},
+    ):  # fmt: skip
+        require_plans(plans)
+    assert not (tmp_path / "new").exists(), "made when the first decision is kept"
+
+
+@pytest.mark.parametrize(
+    ("plans", "told"),
+    [
+        ("none.json", "none.json: cannot be read: No such file or directory"),
+        ("folder.json", "folder.json: cannot be read: Is a directory"),
+        ("text.json", "text.json: not JSON"),
+        ("deep.json", "deep.json: not JSON: nested too deeply"),
+        ("scheme.json", "scheme.json: consumers 7"),
+        ("plans.txt", "plans.txt': Not a directory: expected a folder, http://host:port or a plan in a .json file"),
+        ("plans.txt/new", "Not a directory"),
+        ("none/new", "its folder .*none does not exist"),
+        ("nu\0ll", "embedded null byte"),
+        ("nu\0ll.json", "embedded null byte"),
+    ],
+)
+def test_a_path_that_gives_no_plans_is_told_before_any_launch(tmp_path: Path, plans: str, told: str) -> None:
+    (tmp_path / "folder.json").mkdir()
+    for name, text in (
+        ("text.json", "{"), ("deep.json", "[" * 100_000), ("scheme.json", '{"consumers": 7, "depths": [4]}'),
+        ("plans.txt", ""),
+    ):  # fmt: skip
+        (tmp_path / name).write_text(text)
+    for given_as in (tmp_path / plans, f"{tmp_path}/{plans}"):
+        with pytest.raises(InvalidInput, match=told) as error:
+            planned(given_as)
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read and write everything")
+def test_a_folder_that_may_not_be_read_or_made(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir(0o500)
+    planned(kept)  # to read decisions is enough
+    with pytest.raises(InvalidInput, match="its folder .*kept cannot be written"):
+        planned(kept / "new")
+    kept.chmod(0o000)
+    with pytest.raises(InvalidInput, match="Permission denied"):
+        planned(kept)
+    kept.chmod(0o700)
 
 
 class Shelf(BaseHTTPRequestHandler):
