@@ -163,13 +163,15 @@ class Gemm:
         constants = calibrated_constants(profile, self.calibrations(shape, dtype, profile), chosen.structures)
         rates = Rates.of(profile, dtype)
         parts, time_us = terms(chosen, rates, constants)
+        early = np.zeros(rows.size, dtype=np.bool_)
         if self.launches_dependents:
-            early_parts, early_us = terms(replace(chosen, launch_dependents=np.ones(rows.size)), rates, constants)
             short = time_us < np.where(chosen.early_part < 1.0, EARLY_US, EARLY_BESIDE_US)
-            early = solved.table.specialized[rows] & short & (early_us < time_us)
-            parts, time_us = np.where(early, early_parts, parts), np.where(early, early_us, time_us)
-        else:
-            early = np.zeros(rows.size, dtype=np.bool_)
+            tried = np.flatnonzero(solved.table.specialized[rows] & short)
+            launching = replace(chosen.take(tried), launch_dependents=np.ones(tried.size))
+            early_parts, early_us = terms(launching, rates, constants)
+            gains = early_us < time_us[tried]
+            early[tried[gains]] = True
+            parts[:, early], time_us[early] = early_parts[:, gains], early_us[gains]
         order = best_first(time_us, (chosen.split_k, -chosen.slots_in_flight), limit or rows.size)
         configs = (
             replace(solved.table.configs[rows[i]], group_m=int(grid.group_m[rows[i]]), launch_dependents=bool(early[i]))
