@@ -97,14 +97,18 @@ EARLY = f"early_launch_{CARD}.json"
 partition take that are launched early."""
 SAVED, SCATTERED = "early_launch_us", "scatter_l2"
 LAUNCHING = ("gemm fp8", "gemm_bias_act")
-"""Calibrations of kernels that let the next launch begin early as gemm does: what that saves and costs is gemm's."""
+"""Calibrations of kernels that let the next launch begin early and split K as gemm does: what that saves and costs is
+gemm's."""
 SPLITTING = ("gemm", "gemm_bias_act")
 """Kernels whose plans may split K. The raw tables hold splits of former kernels, so only whole plans of them count."""
-SPLIT = ("split_us", "split_scale", "split_trip_us")
+SPLIT = ("split_us", "split_scale", "split_trip_us", "stream_l2")
 """What a split of K costs: gemm's calibration has it from ``splits_<card>.json`` and the newest of :data:`MANY`."""
 ENERGY = ("energy_l2", "energy_dram")
 """What a shape's first candidates, which read about as much through L2, say nothing of: fitted to them, L2's share of
 the power fell to nothing, and many shapes that power limits got tiles of 128x128, which read a third more."""
+NARROW, NARROW_SCALE, LEAST_NARROW = "narrow_scale", 3.0, 10
+"""What boxes with rows of part of a cache line cost more in L2: the H100's, as fitted to 388 training shapes, stands
+where a card's training rows have fewer shapes with such boxes. The H200's have one."""
 REGRETS = ("regret_without", "regret_with", "regret_left_out")
 """By the H200's constants alone, by the card's, and by those fitted without the row."""
 
@@ -228,18 +232,24 @@ def better(profile: Profile, table: Sequence[SearchedRow], fitted: Fitted, sourc
     """``profile`` with the calibration anew where that makes better first choices on the rows it is fitted to, else
     with the one it has: what the wider calibration gained may cost those that begin at it."""
     made = calibrated(profile, table, fitted, source, device_work)
-    gemm, known = profile.calibration("gemm"), profile.calibration(fitted.name)
+    known = profile.calibration(fitted.name)
     found = {"prior": errors(profile, table, fitted, fitted.prior, device_work)}
     found |= {"known": errors(profile, table, fitted, fitted.name, device_work)} if known else {}
     found |= {"made": errors(made, table, fitted, fitted.name, device_work)}
     texts = (f"{which} {regret:.2%} off the best, times {error:.1%}" for which, (regret, error) in found.items())
     print(f"{fitted.name}: {'; '.join(texts)}", flush=True)
-    if known is None or found["made"][0] < found["known"][0]:
-        return made
-    if gemm is None or fitted.name not in LAUNCHING:
-        return profile
-    launched = {name: dict(gemm.constants).get(name, GLOBAL_DEFAULTS[name]) for name in (SAVED, SCATTERED)}
-    return recalibrate.with_calibration(profile, with_constants(known, launched))
+    return made if known is None or found["made"][0] < found["known"][0] else profile
+
+
+def launched_as_gemm(profile: Profile) -> Profile:
+    """``profile`` with gemm's constants of early launches and of splits in the calibrations :data:`LAUNCHING`."""
+    gemm = profile.calibration("gemm")
+    assert gemm is not None
+    constants = {name: dict(gemm.constants).get(name, GLOBAL_DEFAULTS[name]) for name in (SAVED, SCATTERED, *SPLIT)}
+    for known in map(profile.calibration, LAUNCHING):
+        if known is not None:
+            profile = recalibrate.with_calibration(profile, with_constants(known, constants))
+    return profile
 
 
 def read_settled(profile: Profile, path: Path) -> list[SettledRow]:
@@ -295,7 +305,7 @@ def fit_many(profile: Profile, tables: Path, broad: Sequence[SearchedRow]) -> Pr
         ]
 
     def fitted(shapes: Sequence[MeasuredShape]) -> Calibration:
-        held = (*ENERGY, *([SAVED] if early else []))
+        held = (*ENERGY, *([SAVED] if early else []), *([NARROW] if few_narrow else []))
         read = ", ".join(path.name for path in paths)
         source = f"{prior.source}; fitted anew to benchmarks/results/{read}"
         shrinkage = recalibrate.RESIDUAL_SHRINKAGE
@@ -309,6 +319,9 @@ def fit_many(profile: Profile, tables: Path, broad: Sequence[SearchedRow]) -> Pr
     if early := [path for path in paths if path.name == EARLY]:
         prior = with_constants(prior, {SAVED: saved_us(read_many(*early), profile)})
     rows = [row for row in read_many(*paths, counts=launched_as_today) if row.configs]
+    few_narrow = sum(bool(m.work.narrow.any()) for m in measured(rows, "train")) < LEAST_NARROW
+    if few_narrow:
+        prior = with_constants(prior, {NARROW: NARROW_SCALE})
     kept = measured(broad, "train")
     training, heldout = measured(rows, "train"), measured(rows, "heldout")
     left_out = [one for others, held in recalibrate.folds(training) for one in missed(held, fitted(others))]
@@ -414,7 +427,7 @@ def main() -> None:
         settled = power_path(arguments.tables)
         kept = fit_settled(profile, settled)
         kept = fit_many(kept, arguments.tables, read_sustained(settled, ORDERED["gemm"]))
-    save(kept, arguments.profile)
+    save(launched_as_gemm(kept), arguments.profile)
 
 
 if __name__ == "__main__":

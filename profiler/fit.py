@@ -36,6 +36,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "l2_scale": (0.1, 3.0),
     "order_l2": (0.0, 1.0),
     "scatter_l2": (0.0, 2.0),
+    "stream_l2": (0.0, 2.0),
     "dram_scale": (0.9, 1.3),
     "dram_ramp_us": (0.0, 4.0),
     "fill_scale": (0.0, 4.0),
@@ -95,11 +96,11 @@ def fit(
 ) -> Calibration:
     """The calibration of ``kernel`` from ``measured``.
 
-    With ``prior``, a calibration of something alike, the search begins at its constants and is drawn to them, so that
-    few shapes suffice; families and structures that were not measured keep its constants and residuals, and other
-    structures the more of them the larger ``shrinkage``. Constants that are ``held``, and the card's, stay as ``prior``
-    has them. The search ends with a step that gains less than ``tolerance`` of the loss. Raises ``ValueError`` where
-    nothing was measured.
+    With ``prior``, a calibration of something alike, the search begins at its constants and is drawn to them (to the
+    defaults of those that it lacks), so that few shapes suffice; families and structures that were not measured keep
+    its constants and residuals, and other structures the more of them the larger ``shrinkage``. Constants that are
+    ``held``, and the card's, stay as ``prior`` has them. The search ends with a step that gains less than ``tolerance``
+    of the loss. Raises ``ValueError`` where nothing was measured.
     """
     if not measured:
         raise ValueError("no measured shapes to fit")
@@ -117,7 +118,7 @@ def fit(
     # All shapes at once: the arrays of one are too short for numpy.
     rows, measured_log = _joined([m.work for m in measured]), np.log(np.concatenate([m.time_us for m in measured]))
     root = np.sqrt(np.concatenate(weights))
-    drawn = PRIOR_PULL * np.array([name in known for name in names]) / scale
+    drawn = PRIOR_PULL * np.full(len(names), prior is not None) / scale
 
     def logs(x: Floats) -> Floats:
         return np.log(terms(rows, rates, fixed | dict(zip(names, map(float, x), strict=True)))[1])

@@ -147,6 +147,7 @@ def work(
         reduced_bytes=zeros,
         reduction_trips=zeros,
         narrow=zeros,
+        streamed=zeros,
         fix_up_cycles=zeros,
         launch_dependents=zeros,
         early_part=zeros,

@@ -183,6 +183,7 @@ def work(
         reduced_bytes=several * np.ceil(rows / device.sm_count) * splits * shape.head_dim * SUM_BYTES,
         reduction_trips=zeros,
         narrow=zeros,
+        streamed=zeros,
         fix_up_cycles=zeros,
         launch_dependents=zeros,
         early_part=zeros,

@@ -128,6 +128,7 @@ def work(
         reduced_bytes=zeros,
         reduction_trips=zeros,
         narrow=zeros,
+        streamed=zeros,
         fix_up_cycles=zeros + waited,
         launch_dependents=zeros,
         early_part=zeros,

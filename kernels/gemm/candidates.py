@@ -327,13 +327,16 @@ def grid(t: CandidateTable, shape: Shape) -> Grid:
     whole = np.where(t.stream_k, np.maximum(tiles // resident - 1, 0) * resident, whole)
     split_units = (tiles - whole) * t.split_k
     per_split = -(-k_blocks // t.split_k)
+    shortest = max(64, int(t.block_k.min())) if t.block_k.size else 64
+    # The elements of a tile that is never far too small: 128 by 128, or as much of it as a narrow matrix fills.
+    ample = np.clip(row_cover, 64, 128) * np.clip(column_cover, 16, 128)
     valid = (
         (~t.swap | (m <= SWAP_MAX_ROWS) | (t.block_m == UNTRANSPOSED_ROWS) | np.isin(t.block_n, WIDE_COLUMNS))
         & (t.block_m <= np.maximum(64, row_cover))
         & (t.block_n <= np.maximum(16, column_cover))
         & (t.block_n >= np.minimum(64, column_cover))
-        & (t.block_m * t.block_n >= np.minimum(128 * 128, rows * columns // (TILES_PER_SM * t.sm_count)))
-        & (t.block_k <= max(64, round_up_to_power_of_two(k)))
+        & (t.block_m * t.block_n >= np.minimum(ample, rows * columns // (TILES_PER_SM * t.sm_count)))
+        & (t.block_k <= max(shortest, round_up_to_power_of_two(k)))
         & (split | np.where(one_wave, t.group_m == 8, t.group_below < row_tiles))
         & (~split | t.split_tail | (split_units <= 2 * resident))
         # A split tail must fit into one wave, and fill more than half of it.

@@ -62,4 +62,6 @@ def block_name(config: GemmConfig) -> str:
         parts.append("staging in the ring")
     if c.stream_k:
         parts.append("stream-K")
+    if c.launch_dependents:
+        parts.append("next launch early")
     return ", ".join(parts)

@@ -67,7 +67,8 @@ def place(unit, sizes, BLOCK: gl.constexpr):
 
 @gluon.jit
 def k_range(unit, sizes, BLOCK: gl.constexpr):
-    """The tile of a unit, its first K block and how many it has; the last equal range of a tile may have fewer."""
+    """The tile of a unit, its first K block and how many it has; the last equal range of a tile has up to ``LEAD`` more
+    than the others, or fewer where they do not divide."""
     blocks = gl.cdiv(sizes.depth, BLOCK.block_k)
     if BLOCK.split == "stream":
         whole, streamed = tile_counts(sizes, BLOCK)

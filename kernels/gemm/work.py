@@ -266,6 +266,7 @@ def work(solved: SolvedTable, dtype: str, device: Device, shape: Shape, layout: 
     units = (g.whole_tiles + (g.tiles - g.whole_tiles) * t.split_k).astype(np.float64)
     blocks = np.minimum(units, resident)
     iterations = np.broadcast_to(g.k_blocks, units.shape).astype(np.float64)
+    # The last range has a few K blocks more, which it multiplies while the others write their partial sums.
     per_split = np.ceil(iterations / t.split_k)
     whole_rounds = np.where(
         t.split_tail, g.whole_tiles // resident, np.where(t.split_k > 1, 0, np.ceil(units / resident))
@@ -308,9 +309,10 @@ def work(solved: SolvedTable, dtype: str, device: Device, shape: Shape, layout: 
             filled_bytes=_filled_bytes(t, g, element),
             split_k=t.split_k.astype(np.float64),
             split_rounds=split_rounds.astype(np.float64),
-            reduced_bytes=np.where(t.split_k > 1, (1.0 + t.split_k) * tile * ACCUMULATOR_BYTES, 0.0),
+            reduced_bytes=np.where(t.split_k > 1, t.split_k * tile * ACCUMULATOR_BYTES, 0.0),
             reduction_trips=_reduction_trips(t, solved),
             fix_up_cycles=others * solved.fix_up_cycles,
+            streamed=t.stream_k.astype(np.float64),
             launch_dependents=t.launch_dependents.astype(np.float64),
             early_part=np.clip((resident - blocks) / blocks, 0.0, 1.0),
         ),
@@ -351,8 +353,8 @@ def _unaligned(t: CandidateTable, layout: str, m: int, n: int, k: int, element: 
 
 
 def _narrow(t: CandidateTable, layout: str, element: int) -> Floats:
-    """How many more bytes the cache lines hold that each row's boxes touch, as a part of what is loaded: the rows of a
-    box of 32 columns of a matrix that lies by columns are half a line."""
+    """How many bytes each row's boxes load less than if their rows were whole cache lines, as a part of what they load:
+    the rows of a box of 32 columns of a matrix that lies by columns are half a line."""
 
     def beyond(columns: NDArray[np.int64]) -> NDArray[np.int64]:
         return -columns * element % LINE_BYTES // element

@@ -61,6 +61,7 @@ def work(solved: SolvedTable, dtype: str, device: Device, shape: GroupedShape) -
             reduced_bytes=np.zeros(units.shape),
             reduction_trips=np.zeros(units.shape),
             narrow=np.zeros(units.shape),
+            streamed=np.zeros(units.shape),
             fix_up_cycles=np.zeros(units.shape),
             launch_dependents=np.zeros(units.shape),
             early_part=np.zeros(units.shape),

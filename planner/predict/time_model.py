@@ -5,7 +5,8 @@ The model. A persistent grid gives each resident block ``rounds`` units of work 
 
     tensor   = trips · II / f, trips = rounds · iterations, II as solved at the ring's depth
     l2       = trips · slot bytes / the block's share of the L2 rate, more where box rows straddle cache lines or fill
-               half a line, where a group of the tile order spans many rows, and where an early launch scatters blocks
+               half a line, where a group of the tile order spans many rows, and where neighbours in the tile order
+               are not at the same K block: in streams of K, and where an early launch scatters blocks
     latency  = trips · (DRAM latency / f + its bytes' part of the l2 term) / (depth − 1)
                                      (Little's law; one slot is always being multiplied, the others are on their way)
     dram     = ramp + bytes that must come from or go to DRAM / measured rate + zeros that TMA fills in / L2 rate
@@ -70,6 +71,7 @@ GLOBAL_DEFAULTS: Mapping[str, float] = {
     "fill_scale": 1.0,
     "order_l2": 0.0,
     "scatter_l2": 0.0,
+    "stream_l2": 0.0,
 }
 FAMILY_DEFAULTS: Mapping[str, float] = {
     "tensor_scale": 1.0,
@@ -109,17 +111,18 @@ class DeviceWork:
 
     Cycles are SM cycles. ``family`` and ``structure`` index ``families`` and ``structures``, the names under which
     constants and residuals are calibrated. ``load_bytes`` and ``ii_cycles`` are of one loop iteration of one block.
-    ``narrow`` are the bytes of cache lines that boxes touch and do not load, as a part of what they load.
+    ``narrow`` is what boxes load less than with rows of whole cache lines, as a part of what they load: TMA copies row
+    by row.
     ``group_rows`` are the result's rows in a group of the tile order, 0 where there is none.
     ``rounds`` and ``trips`` are the units and the loop iterations of the busiest block, ``iterations`` those of one
     unit. ``plain_elements`` are a thread's outputs that leave without TMA; ``unaligned`` is 1 where rows are
     no whole cache lines; ``overlapped`` and ``refilled`` are 1 where another consumer hides the epilogue and where each
     unit starts with an empty ring. ``filled_bytes`` are those of ``loaded_bytes`` that lie beyond the matrix, which TMA
-    fills with zeros. ``split_rounds`` of the ``rounds`` are ranges of split tiles, at whose end a block
-    writes and, if it comes last, reads ``reduced_bytes``, waiting ``reduction_trips`` times. ``fix_up_cycles``,
-    measured, are what a block of a stream waits for the partial sums of others, or a kernel for one that runs before
-    it. ``launch_dependents`` is 1 where the next launch may begin before this one ends; ``early_part`` of the blocks of
-    one like it then find room at once.
+    fills with zeros. ``split_rounds`` of the ``rounds`` are ranges of split tiles, at whose end the partial sums of a
+    tile are written, each by its block, and read by one that waits ``reduction_trips`` times: ``reduced_bytes`` in all.
+    ``fix_up_cycles``, measured, are what a block of a stream waits for the partial sums of others, or a kernel for one
+    that runs before it; ``streamed`` is 1 where K is a stream. ``launch_dependents`` is 1 where the next launch may
+    begin before this one ends; ``early_part`` of the blocks of one like it then find room at once.
     """
 
     flops: float
@@ -154,6 +157,7 @@ class DeviceWork:
     reduced_bytes: Floats
     reduction_trips: Floats
     fix_up_cycles: Floats
+    streamed: Floats
     launch_dependents: Floats
     early_part: Floats
 
@@ -190,6 +194,9 @@ class Rates:
         )  # fmt: skip
 
 
+MOST_SAVED = 0.5
+"""Of a launch's time, by an early launch: what remains is work. Of 102 shapes none saved more than 0.14 of it
+(``benchmarks/results/early_launch_<card>.json``)."""
 TMA_BYTES_PER_CYCLE = 64.0
 """The widest an SM's port to L2 can be (Hopper whitepaper: 64 bytes a clock and SM)."""
 
@@ -227,7 +234,8 @@ def terms(work: DeviceWork, rates: Rates, constants: Mapping[str, float]) -> tup
     lines = 1.0 + of_all("crooked_scale") * work.unaligned + of_all("narrow_scale") * work.narrow
     crowded = np.log2(np.maximum(work.group_rows / FEW_GROUP_ROWS, 1.0))
     scattered = work.launch_dependents * 4.0 * work.early_part * (1.0 - work.early_part)
-    requests = lines * (1.0 + of_all("order_l2") * crowded + of_all("scatter_l2") * scattered)
+    alone = of_all("scatter_l2") * scattered + of_all("stream_l2") * work.streamed
+    requests = lines * (1.0 + of_all("order_l2") * crowded + alone)
     l2 = of_all("l2_scale") * requests * trips * work.load_bytes / share * 1e6
     arrival = of_all("latency_scale") * trips * work.dram_latency_cycles * us_per_cycle + of_all("transfer_scale") * l2
     latency = arrival / work.slots_in_flight
@@ -247,7 +255,7 @@ def terms(work: DeviceWork, rates: Rates, constants: Mapping[str, float]) -> tup
     ends = ends + of_all("drain_scale") * work.drain_cycles
     ends = ends + np.where(work.overlapped > 0, epilogue - hidden, 0.0)
     overhead = (ends + work.rounds * exposed + work.fix_up_cycles) * us_per_cycle
-    reduction = of_all("split_scale") * work.reduced_bytes / share * 1e6
+    reduction = of_all("split_scale") * work.reduced_bytes / rates.l2_bytes_per_cycle_per_sm * us_per_cycle
     reduction = reduction + of_all("split_trip_us") * work.reduction_trips
     overhead = overhead + work.split_rounds * (of_all("split_us") + reduction)
     parts = np.stack([tensor, l2, latency, dram, power, overhead])
@@ -255,7 +263,8 @@ def terms(work: DeviceWork, rates: Rates, constants: Mapping[str, float]) -> tup
     body = _norm(of_all("memory_norm"), _norm(of_all("power_norm"), block, power), dram)
     residual = np.array([constants.get(f"structure.{s}", 0.0) for s in work.structures])[work.structure]
     time_us = of_all("launch_scale") * rates.launch_us + (overhead + body) * np.exp(residual)
-    return parts, time_us - work.launch_dependents * of_all("early_launch_us")
+    saved_us = np.minimum(work.launch_dependents * of_all("early_launch_us"), MOST_SAVED * time_us)
+    return parts, time_us - saved_us
 
 
 def _norm(p: float, *terms_us: Floats) -> Floats:

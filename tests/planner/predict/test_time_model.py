@@ -73,6 +73,7 @@ def candidates(draw: st.DrawFn, rows: int = 1) -> DeviceWork:
         reduced_bytes=np.where(split > 1, column(1e4, 1e6), 0.0),
         reduction_trips=np.where(split > 1, np.ceil(column(1, 20)), 0.0),
         narrow=column(0, 1),
+        streamed=np.array([draw(st.sampled_from([0.0, 1.0])) for _ in range(rows)]),
         early_part=column(0, 1),
     )
 
@@ -83,6 +84,7 @@ CONSTANTS = st.fixed_dictionaries(
         "l2_scale": st.floats(0.1, 3.0),
         "narrow_scale": st.floats(0.0, 4.0),
         "scatter_l2": st.floats(0.0, 2.0),
+        "stream_l2": st.floats(0.0, 2.0),
         "split_trip_us": st.floats(0.0, 4.0),
         "order_l2": st.floats(0.0, 1.0),
         "latency_scale": st.floats(0.0, 3.0),
@@ -100,7 +102,7 @@ CONSTANTS = st.fixed_dictionaries(
     [
         "executed_flops", "loaded_bytes", "rounds", "trips", "load_bytes", "active_sms", "blocks_per_sm",
         "prologue_cycles", "epilogue_cycles", "drain_cycles", "unaligned", "plain_elements", "dram_bytes", "group_rows",
-        "dram_latency_cycles", "narrow", "reduction_trips",
+        "dram_latency_cycles", "narrow", "reduction_trips", "streamed",
     ],
 )  # fmt: skip
 @given(candidates(), CONSTANTS, st.floats(1.0, 10.0))
@@ -277,6 +279,11 @@ def test_an_early_launch_saves_a_constant_and_scatters_blocks_where_part_of_them
     assert (time_us(replace(early, launch_dependents=np.zeros(5)), constants) == waiting).all()
 
 
+def test_an_early_launch_never_saves_more_than_half():
+    waiting = time_us(works())[0]
+    assert time_us(works(launch_dependents=1, early_part=1), {"early_launch_us": 1e6})[0] == pytest.approx(waiting / 2)
+
+
 def test_a_split_waits_for_l2_as_often_as_it_loads_partial_sums():
     split = works(3, split_k=8, split_rounds=2, reduced_bytes=1e5, reduction_trips=np.array([0.0, 1.0, 5.0]))
     found = time_us(split, {"split_trip_us": 0.3})
@@ -289,7 +296,7 @@ def test_constant_names_are_all_that_the_model_reads():
     work = works(rounds=3, overlapped=0, refilled=1, plain_elements=128.0, unaligned=1, group_rows=4096)
     work = replace(work, split_rounds=np.ones(1), reduced_bytes=np.full(1, 1e5), filled_bytes=np.full(1, 1e6))
     work = replace(work, launch_dependents=np.ones(1), early_part=np.full(1, 0.5))
-    work = replace(work, narrow=np.ones(1), reduction_trips=np.ones(1))
+    work = replace(work, narrow=np.ones(1), reduction_trips=np.ones(1), streamed=np.ones(1))
     plain = time_us(work)[0]
     for name in constant_names(("one",)):
         value = {**GLOBAL_DEFAULTS, **FAMILY_DEFAULTS}[name.split(".")[0]]

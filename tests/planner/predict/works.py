@@ -58,6 +58,7 @@ def works(rows: int = 1, **columns: Any) -> DeviceWork:
         reduced_bytes=floats(0),
         reduction_trips=floats(0),
         narrow=floats(0),
+        streamed=floats(0),
         fix_up_cycles=floats(0),
         launch_dependents=floats(0),
         early_part=floats(0),
