@@ -49,7 +49,8 @@ class ClientError(WarpplanError):
 
 
 class ServiceUnavailable(ClientError):
-    """The service could not be reached, did not answer in time, or answered that it cannot now (5xx)."""
+    """The service could not be reached, did not answer in time, or answered that it cannot now (5xx), or that it keeps
+    nothing (403)."""
 
 
 class ServiceRefused(ClientError):
@@ -342,7 +343,7 @@ class Client:
             raise ClientError(f"the request to {self._url} cannot be written: {error}", field="url") from None
         if status == 304:
             return None, ""
-        if status >= 500:
+        if status >= 500 or status == 403:  # 403: it writes nothing to its store
             # It lives: other lookups may fare better, so no pause.
             detail = _problem(status, reason, body).get("detail")
             raise ServiceUnavailable(f"the service at {self._url} answers {status}: {detail}")

@@ -8,7 +8,7 @@ A record has a header, a line for each choice that is new or another than before
     {"end": true, "step": 900, "lookup": 21600, "digest": "…"}
 
 ``digest`` is that of all choices in effect after the line, so that a line that was lost or changed is noticed. A rank
-that was killed, or still runs, has written no end.
+that was killed, or still runs, has written no end. A byte order mark before the first line is skipped.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def _lines(path: Path) -> list[str]:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise MalformedFile(path, f"is larger than {MAX_BYTES >> 20} MiB")
-        return path.read_bytes().decode().splitlines(keepends=True)
+        return path.read_bytes().decode("utf-8-sig").splitlines(keepends=True)
     except OSError as error:
         raise MalformedFile(path, f"cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:

@@ -5,9 +5,11 @@ EXPORTS = {
     "shared_options": (
         "DeviceName",
         "Json",
+        "LineTally",
         "open_workflow",
         "print_json",
         "ProfileFile",
+        "read_lines",
         "require_store",
         "StorePlace",
         "user_output_on_stderr",

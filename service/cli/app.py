@@ -7,7 +7,7 @@ import io
 import os
 import socket
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,23 +29,24 @@ from warpplan.service.cli.shared_options import (
     Dtype,
     Json,
     KernelName,
+    LineTally,
     MaybeStore,
     ProfileFile,
     ShapeWords,
     StorePlace,
     named,
     open_workflow,
+    print_error,
     print_json,
+    read_lines,
+    require_store,
 )
 
 if TYPE_CHECKING:
     from warpplan.planner.predict.time_model import Prediction
-    from warpplan.service.workflow.shape_files import Line
 
 BROKEN_PIPE, BAD_INPUT, INTERRUPTED = 1, 2, 130
 _WRITE_FAILED = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
-SHOWN_ERRORS = 20
-"""Bad lines of a shapes file that are named one by one; the rest are counted."""
 
 app = typer.Typer(
     help="Plan warp-specialised kernels from measured costs, without spending GPU time on autotuning.",
@@ -101,7 +102,7 @@ def _discard_output() -> None:
 
 
 def _fail(message: str) -> int:
-    print(f"warpplan: error: {' '.join(message.split())}", file=sys.stderr)
+    print_error(message)
     return BAD_INPUT
 
 
@@ -198,19 +199,17 @@ def batch(
     from rich.progress import track
 
     from warpplan.service.cli import display
-    from warpplan.service.workflow.bundled_shapes import bundled
-    from warpplan.service.workflow.shape_files import at_line, read_shapes
 
-    lines: Iterable[Line] = bundled() if shapes == "bundled" else read_shapes(Path(shapes))
+    lines, tally = read_lines(shapes), LineTally(shapes)
     workflow = open_workflow(store, profile, device=device, write=True)
     errors = Console(stderr=True)
-    good = bad = planned = measured = 0
+    planned = measured = 0
     if not as_json:
         print(display.HEADER)
     results = workflow.batch(lines, must_keep=True)
     for result in track(results, "planning", console=errors, transient=True, disable=not errors.is_terminal):
         if result.answer is not None:
-            good += 1
+            tally.good += 1
             planned += result.answer.kind == "planned"
             measured += result.answer.measured is not None
             name = result.item.name if result.item else ""
@@ -219,14 +218,11 @@ def batch(
             else:
                 print(display.row(name, result.answer))
         elif result.error is not None:
-            bad += 1
-            if bad <= SHOWN_ERRORS:
-                _fail(str(at_line(shapes, result.line, result.error)))
+            tally.tell(result.line, result.error)
     timed = f", {measured} measured (*)" if measured else ""
-    print(f"{good} shapes in {store}: {planned} planned now, {good - planned} kept before{timed}", file=sys.stderr)
-    if bad:
-        first = f" (the first {SHOWN_ERRORS})" if bad > SHOWN_ERRORS else ""
-        raise InvalidInput(f"{bad} of {good + bad} lines could not be planned, named above{first}")
+    kept = tally.good - planned
+    print(f"{tally.good} shapes in {store}: {planned} planned now, {kept} kept before{timed}", file=sys.stderr)
+    tally.require_all_good()
 
 
 @app.command()
@@ -245,16 +241,22 @@ def serve(
             "local address its own names."
         ),
     ] = None,
+    readonly: Annotated[
+        bool, typer.Option("--readonly", help="Write nothing to the store: answer from it, and plan what it lacks.")
+    ] = False,
 ) -> None:
     """Serve configurations and plans over HTTP until interrupted."""
     from warpplan.service.http import server
     from warpplan.service.http.app import SOLVERS, create_app
 
-    workflow = open_workflow(store, profile, timeout_s=2.0)
+    if readonly:
+        require_store(store)
+    workflow = open_workflow(store, profile, timeout_s=2.0, readonly=readonly)
     listener = _listen(host, port)
     address, bound = listener.getsockname()[:2]
     shown = f"[{address}]" if ":" in address else address
-    print(f"warpplan: serving {store} on http://{shown}:{bound} (documentation at /docs)", file=sys.stderr, flush=True)
+    served = f"{store}, read-only," if readonly else store
+    print(f"warpplan: serving {served} on http://{shown}:{bound} (documentation at /docs)", file=sys.stderr, flush=True)
     hosts = allowed_host or server.own_names(host)
     server.serve(create_app(workflow, solvers=solvers or SOLVERS, allowed_hosts=hosts), listener)
 
@@ -306,8 +308,8 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(128)
-    except OSError as error:
-        reason = error.strerror or str(error)
+    except (OSError, UnicodeError) as error:  # UnicodeError: no host is called so
+        reason = getattr(error, "strerror", None) or str(error)
         raise InvalidInput(
             f"cannot listen on {host}:{port}: {reason}: name another with --host or --port", field="port", value=port
         ) from None

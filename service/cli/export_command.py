@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from warpplan.kernels import registry
-from warpplan.planner.errors import InvalidInput, WarpplanError
+from warpplan.planner.errors import InvalidInput
 from warpplan.service.cli.shared_options import (
     DeviceName,
     Json,
+    LineTally,
     ProfileFile,
     open_workflow,
     print_json,
+    read_lines,
     require_store,
     user_output_on_stderr,
 )
@@ -26,7 +28,6 @@ from warpplan.service.cli.shared_options import (
 if TYPE_CHECKING:
     from warpplan.service.config_request import ConfigRequest
     from warpplan.service.feeds import ExportRow, FeedRequest, Options
-    from warpplan.service.workflow.configure import Workflow
 
 Shapes = Annotated[
     str | None,
@@ -99,12 +100,16 @@ def export(
     tuned: Tuned = False,
     as_json: Json = False,
 ) -> None:
-    """Write plans as cache entries that an unmodified consumer reads, so that it tunes nothing."""
+    """Write plans as cache entries that an unmodified consumer reads, so that it tunes nothing.
+
+    A bad line of SHAPES is named and costs no other; the command then ends with exit status 2.
+    """
     from warpplan.service import feeds
 
     options = _options(kernel, rename, key, tensor, values, only_listed)
     settings = _settings(model, tp, dtype, job_triton)
-    rows = partial(_rows, shapes, store, kernel, device, profile)
+    tally = LineTally(shapes)
+    rows = partial(_rows, tally, shapes, store, kernel, device, profile)
     chosen = feeds.target(target)
     _require_options(target, shapes, consumer, settings, options, profile, tuned=tuned, untested=untested)
     with user_output_on_stderr():
@@ -113,11 +118,8 @@ def export(
         else:
             request = _request(out, consumer, rows, options, settings, device, profile, untested)
             report = chosen.export(request)
-    if as_json:
-        return print_json(_plain(report))
-    for line in report.lines():
-        print(line)
-    return None
+    _show(report, as_json)
+    tally.require_all_good()
 
 
 def verify(
@@ -143,13 +145,14 @@ def verify(
     strict: Strict = False,
     as_json: Json = False,
 ) -> None:
-    """Will the consumer find an entry for each shape? Exit 1 where one would miss, or is stale."""
+    """Will the consumer find an entry for each shape? Exit 1 where one would miss, or is stale, 2 for a bad line."""
     # The options are those of ``export``, written again: Typer reads a command's options off its own signature.
     from warpplan.service import feeds
 
     options = _options(kernel, rename, key, tensor, values, only_listed)
     settings = _settings(model, tp, dtype, job_triton)
-    rows = partial(_rows, shapes, store, kernel, device, profile)
+    tally = LineTally(shapes)
+    rows = partial(_rows, tally, shapes, store, kernel, device, profile)
     chosen = feeds.target(target)
     _require_options(target, shapes, consumer, settings, options, profile, tuned=tuned, untested=untested)
     with user_output_on_stderr():
@@ -158,11 +161,8 @@ def verify(
         else:
             request = _request(out, consumer, rows, options, settings, device, profile, untested)
             report = chosen.verify(request)
-    if as_json:
-        print_json(_plain(report))
-    else:
-        for line in report.lines():
-            print(line)
+    _show(report, as_json)
+    tally.require_all_good()
     if strict and not report.all_current:
         print(report.summary(), file=sys.stderr)
         raise typer.Exit(1)
@@ -253,9 +253,10 @@ def _request(
 
 
 def _rows(
-    shapes: str | None, store: str | None, kernel: str, device: str | None, profile: Path | None
+    tally: LineTally, shapes: str | None, store: str | None, kernel: str, device: str | None, profile: Path | None
 ) -> list[ExportRow]:
     from warpplan.service.feeds import ExportRow
+    from warpplan.service.workflow.request import check
 
     if shapes is None and store is None:
         raise InvalidInput("nothing to export: name a file of shapes, or a store with --store", field="shapes")
@@ -263,33 +264,22 @@ def _rows(
         require_store(store)
     workflow = open_workflow(None if shapes else store, profile, device=device)
     known = registry.kernel(kernel).declaration.name
-    problems = _from_file(workflow, shapes, known) if shapes else workflow.store.problems() if workflow.store else ()
+    problems: Iterable[ConfigRequest] = workflow.store.problems() if workflow.store else ()
+    if shapes:
+        default = workflow.profiles.default_device
+        problems = tally.good_ones(read_lines(shapes, known), lambda item: check(item, default)[0])
     rows = [
         ExportRow(p.canonical, p.dtype, p.device, workflow.profiles.of(p.device).profile)
         for p in problems
         if p.kernel == known
     ]
     if not rows:
+        tally.require_all_good()
         raise InvalidInput(
             f"{shapes or store} holds no shape of {known}: name the kernel that the consumer computes with --kernel",
             field="kernel", value=kernel,
         )  # fmt: skip
     return rows
-
-
-def _from_file(workflow: Workflow, shapes: str, kernel: str) -> Iterator[ConfigRequest]:
-    """The problems of a file; lines that name no kernel are of ``kernel``. Raises the first bad line's error."""
-    from warpplan.service.workflow.bundled_shapes import bundled
-    from warpplan.service.workflow.request import check
-    from warpplan.service.workflow.shape_files import at_line, read_shapes
-
-    for line, item in bundled() if shapes == "bundled" else read_shapes(Path(shapes), kernel):
-        try:
-            if isinstance(item, WarpplanError):
-                raise item
-            yield check(item, workflow.profiles.default_device)[0]
-        except InvalidInput as error:
-            raise at_line(shapes, line, error) from None
 
 
 def _options(
@@ -325,6 +315,14 @@ def _scalar(text: str) -> int | str | bool:
         return int(text)
     except ValueError:
         return text
+
+
+def _show(report: Any, as_json: bool) -> None:
+    if as_json:
+        print_json(_plain(report))
+        return
+    for line in report.lines():
+        print(line)
 
 
 def _plain(report: Any) -> dict[str, Any]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from pathlib import Path
 from threading import Thread
@@ -13,15 +14,20 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from warpplan.planner.errors import InvalidShape, StoreError
+from warpplan.kernels import registry
+from warpplan.planner.errors import InvalidInput, InvalidShape, StoreError, WarpplanError
 
 if TYPE_CHECKING:
     from warpplan.planner.values.deadline import Interruption
     from warpplan.service.workflow.configure import Workflow
+    from warpplan.service.workflow.request import Item
+    from warpplan.service.workflow.shape_files import Line
 
 T = TypeVar("T")
 INTERRUPTED = 130
 """Exit status of what Ctrl-C ended."""
+SHOWN_ERRORS = 20
+"""Bad lines of a shapes file that are named one by one; the rest are counted."""
 
 KernelName = Annotated[str, typer.Argument(help="Kernel (see: warpplan kernels).", metavar="KERNEL")]
 ShapeWords = Annotated[
@@ -43,11 +49,13 @@ def open_workflow(
     *,
     device: str | None = None,
     write: bool = False,
+    readonly: bool = False,
     timeout_s: float = 10.0,
 ) -> Workflow:
     """The use cases over a store (none where ``store`` is ``None``) and the embedded or the given profile.
 
-    ``device`` is the one meant where a problem names none; ``write`` raises :class:`StoreError` for a read-only store.
+    ``device`` is the one meant where a problem names none; ``write`` raises :class:`StoreError` for a read-only store,
+    ``readonly`` opens any store so.
     """
     from warpplan.service.workflow.configure import Workflow
     from warpplan.service.workflow.profiles import Profiles
@@ -57,7 +65,7 @@ def open_workflow(
         return Workflow(None, profiles)
     from warpplan.service.store.answer_store import Store
 
-    opened = Store.open(store, timeout_s=timeout_s)
+    opened = Store.open(store, timeout_s=timeout_s, readonly=readonly)
     if write and opened.readonly:
         raise StoreError(
             f"store {store} is read-only: make the file and its folder writable, or name another with --store",
@@ -94,6 +102,51 @@ def named(words: Sequence[str]) -> dict[str, object]:
     return shape
 
 
+def read_lines(shapes: str, kernel: str = registry.DEFAULT) -> Iterator[Line]:
+    """The lines of a file of shapes, or the bundled shapes; a line that names no kernel is of ``kernel``."""
+    from warpplan.service.workflow.bundled_shapes import bundled
+    from warpplan.service.workflow.shape_files import read_shapes
+
+    return bundled() if shapes == "bundled" else read_shapes(Path(shapes), kernel)
+
+
+class LineTally:
+    """Counts the lines of a file of shapes. A bad one is told on stderr and costs no good one, but the command ends
+    with exit status 2."""
+
+    def __init__(self, shapes: str | None) -> None:
+        self._shapes = shapes or ""
+        self.good = self.bad = 0
+
+    def tell(self, line: int, error: WarpplanError) -> None:
+        from warpplan.service.workflow.shape_files import at_line
+
+        self.bad += 1
+        if self.bad <= SHOWN_ERRORS:
+            print_error(str(at_line(self._shapes, line, error)))
+
+    def good_ones(self, lines: Iterable[Line], take: Callable[[Item], T]) -> Iterator[T]:
+        """What ``take`` makes of each line, where it raises no :class:`InvalidInput`."""
+        for line, item in lines:
+            try:
+                if isinstance(item, WarpplanError):
+                    raise item
+                taken = take(item)
+            except InvalidInput as error:
+                self.tell(line, error)
+            else:
+                self.good += 1
+                yield taken
+
+    def require_all_good(self) -> None:
+        """Raise :class:`InvalidInput` where a line was bad, once the good ones are done."""
+        if self.bad:
+            first = f" (the first {SHOWN_ERRORS})" if self.bad > SHOWN_ERRORS else ""
+            raise InvalidInput(
+                f"{self.bad} of {self.good + self.bad} lines could not be planned, named above{first}", field="shapes"
+            )
+
+
 def finish_on_ctrl_c(work: Callable[[], T], interruption: Interruption) -> T:
     """What ``work`` returns; Ctrl-C calls ``interruption``, after which ``work`` is to return what it has by then."""
     answer: Future[T] = Future()
@@ -117,10 +170,22 @@ def finish_on_ctrl_c(work: Callable[[], T], interruption: Interruption) -> T:
 
 @contextlib.contextmanager
 def user_output_on_stderr() -> Iterator[None]:
-    """What a user's file prints while it is imported, pruned or compiled (``tl.static_print``) goes to stderr: stdout
-    holds the command's answer alone, so that ``--json`` can be parsed."""
-    with contextlib.redirect_stdout(sys.stderr):
+    """What a user's file prints while it is imported, run, pruned or compiled (``tl.static_print``) goes to stderr:
+    stdout holds the command's answer alone, so that ``--json`` can be parsed. Descriptor 1 moves too: programs that the
+    file starts and libraries in C print there."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+        with contextlib.suppress(OSError):  # started with stdout or stderr closed
+            kept = os.dup(1)
+            stack.callback(os.close, kept)
+            os.dup2(2, 1)
+            stack.callback(os.dup2, kept, 1)
         yield
+
+
+def print_error(message: str) -> None:
+    """One line on stderr."""
+    print(f"warpplan: error: {' '.join(message.split())}", file=sys.stderr)
 
 
 def print_json(value: object) -> None:

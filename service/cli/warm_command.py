@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import runpy
 import sys
 import traceback
@@ -11,7 +12,7 @@ from typing import Annotated
 import typer
 
 from warpplan.planner.errors import InvalidInput
-from warpplan.service.cli.shared_options import Json, print_json
+from warpplan.service.cli.shared_options import Json, print_json, user_output_on_stderr
 
 SCHEMA = "warpplan/warm-1"
 FAILED = 1
@@ -34,7 +35,8 @@ def warm(
     """Run SCRIPT.py with `planned()` around it, and keep what is decided on its kernels: later runs wait for nothing.
 
     Each kernel is decided on at its first launch with sizes of one class; a line is printed for each. A script that
-    does one step of a job is enough. Options come before SCRIPT.py, what follows it is the script's.
+    does one step of a job is enough. Options come before SCRIPT.py, what follows it is the script's. With --json the
+    script's output goes to stderr.
     """
     from warpplan.kernels import planned
     from warpplan.kernels.compiler.launching.decisions import Decision, to_json
@@ -49,7 +51,8 @@ def warm(
         if not as_json:
             print(line, flush=True)
 
-    with observed(show), planned(plans or None, measure=measure, time_limit_s=time_limit, background=False):
+    scope = planned(plans or None, measure=measure, time_limit_s=time_limit, background=False)
+    with user_output_on_stderr() if as_json else contextlib.nullcontext(), observed(show), scope:
         status = _run(script, arguments or [])
     if as_json:
         print_json({"schema": SCHEMA, "decisions": [to_json(decision) for decision in made]})

@@ -94,7 +94,7 @@ class RemoteArtifacts:
             reply = json.loads(within(self._timeout_s, lambda: _read(self._base + path, data, self._timeout_s)))
         except urllib.error.HTTPError as error:
             if data is not None:  # a store that is full or read-only still serves what it has
-                self._refuses_until = time.monotonic() + (self._pause_s if error.code >= 500 else 0.0)
+                self._refuses_until = time.monotonic() + (0.0 if error.code in REFUSALS else self._pause_s)
                 warn_once(f"warpplan: {self._url} keeps no artifacts of this job: it answers {error.code}")
             elif error.code in REFUSALS:
                 warn_once(f"warpplan: {self._url} refuses a name or key of this job: it answers {error.code}")

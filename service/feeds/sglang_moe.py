@@ -81,7 +81,7 @@ def _read(
     """SGLang's own answer where it is installed; else the file of exactly this Triton, as SGLang 0.5.23 reads it."""
     if installed is None:
         path = out / _place(key, settings)
-        return {int(t): entry for t, entry in json.loads(path.read_text()).items()} if path.exists() else None
+        return {int(t): entry for t, entry in json.loads(path.read_bytes()).items()} if path.exists() else None
     given: dict[str, Mapping[str, object]] = {
         "sglang.srt.utils": {"get_device_name": lambda *_: key.device, "is_hip": lambda: False},
         "triton": {"__version__": settings["triton"]},

@@ -56,7 +56,7 @@ def _read(
         path = out / _place(key, settings)
         if not path.exists():
             return None
-        plain = json.loads(path.read_text())
+        plain = json.loads(path.read_bytes())
         plain.pop("triton_version", None)
         return {int(tokens): entry for tokens, entry in plain.items()}
     given: dict[str, Mapping[str, object]] = {

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from warpplan.planner.errors import Infeasible, InvalidInput, MissingCosts, StoreError, UnknownName, WarpplanError
+from warpplan.service.store.store_failures import ReadOnlyStore
 
 MEDIA_TYPE = "application/problem+json"
 MAX_VALUE_CHARACTERS = 200
@@ -45,6 +46,7 @@ _STATUS: tuple[tuple[type[WarpplanError], int], ...] = (
     (InvalidInput, 422),
     (Infeasible, 422),
     (NotReady, 409),
+    (ReadOnlyStore, 403),
     # The question is sound; this server cannot answer it for now.
     (MissingCosts, 503),
     (StoreError, 503),

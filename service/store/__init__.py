@@ -8,6 +8,7 @@ EXPORTS = {
     "database": ("Database", "now"),
     "decision_store": ("KernelPlans", "UnknownKernelPlan"),
     "measured_times": ("Measurement", "SeriesTime"),
+    "store_failures": ("ReadOnlyStore",),
     "stored_values": (
         "config_text",
         "Environment",

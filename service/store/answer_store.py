@@ -75,9 +75,9 @@ class Store:
         self._damaged: set[tuple[ConfigRequest, str, str]] = set()
 
     @classmethod
-    def open(cls, where: str | Path, *, timeout_s: float = 10.0) -> Store:
+    def open(cls, where: str | Path, *, timeout_s: float = 10.0, readonly: bool = False) -> Store:
         """Open or create the store at a path or a database URL: see :meth:`Database.open`."""
-        return cls(Database.open(where, timeout_s=timeout_s))
+        return cls(Database.open(where, timeout_s=timeout_s, readonly=readonly))
 
     @property
     def name(self) -> str:

@@ -30,17 +30,18 @@ class Database:
         self.readonly = readonly
 
     @classmethod
-    def open(cls, where: str | Path, *, timeout_s: float = 10.0) -> Database:
+    def open(cls, where: str | Path, *, timeout_s: float = 10.0, readonly: bool = False) -> Database:
         """Open or create the one at a path or a database URL, and bring it to the current schema.
 
-        ``timeout_s`` is how long to wait for another writer. A file that may not be written opens read-only.
+        ``timeout_s`` is how long to wait for another writer. ``readonly`` opens what is there and never writes to it,
+        as is done with a file that may not be written.
         """
         place = str(where)
         if "://" in place:
-            return cls._open_url(place, timeout_s)
+            return cls._open_url(place, timeout_s, readonly)
         path = Path(place)
         # os.path: a folder that may not be looked into is what SQLite will say in its own words.
-        readonly = os.path.exists(path) and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK))
+        readonly = readonly or (os.path.exists(path) and not _may_write(path))
         if path.is_dir():
             raise StoreError(f"store {place} is a folder: name a file in it", field="store", value=place)
         if not path.parent.is_dir():
@@ -50,9 +51,15 @@ class Database:
         return database
 
     @classmethod
-    def _open_url(cls, place: str, timeout_s: float) -> Database:
+    def _open_url(cls, place: str, timeout_s: float, readonly: bool) -> Database:
         try:
+            place.encode()
             url = make_url(place)
+        except UnicodeEncodeError:
+            raise StoreError(
+                "the store's URL is not ASCII, as this process's encoding is: write it with %XX, or set PYTHONUTF8=1",
+                field="store",
+            ) from None
         except ArgumentError:
             raise StoreError(
                 f"store {place!r} is no database URL: expected a file or postgresql://user@host/name",
@@ -61,7 +68,7 @@ class Database:
         if url.drivername in ("postgres", "postgresql"):
             url = url.set(drivername="postgresql+psycopg")
         elif url.get_backend_name() == "sqlite":
-            return cls.open(url.database or "", timeout_s=timeout_s)
+            return cls.open(url.database or "", timeout_s=timeout_s, readonly=readonly)
         name = url.render_as_string(hide_password=True)
         if url.get_backend_name() != "postgresql":
             raise StoreError(f"store {name}: expected a file or postgresql://user@host/name", field="store", value=name)
@@ -72,7 +79,7 @@ class Database:
                 f"store {name} needs the package {error.name}: pip install 'warpplan[postgres]'",
                 field="store", value=name,
             ) from None  # fmt: skip
-        database = cls(engine, name, readonly=False)
+        database = cls(engine, name, readonly=readonly)
         database._prepare()
         return database
 
@@ -88,7 +95,7 @@ class Database:
                 if found < MIGRATIONS[-1].version:
                     raise ReadOnlyStore(
                         f"store {self.name} is read-only and has schema {found}, older than {MIGRATIONS[-1].version}: "
-                        "make it writable once, so that it can be brought up to date",
+                        "open it for writing once, so that it is brought up to date",
                         field="store", value=found, limit=MIGRATIONS[-1].version,
                     )  # fmt: skip
                 self._require_whole()
@@ -133,7 +140,8 @@ class Database:
         """A connection in one transaction, committed at the end; on SQLite the only writer from its start on."""
         if self.readonly:
             raise ReadOnlyStore(
-                f"store {self.name} is read-only: make the file and its folder writable, or name another with --store",
+                f"store {self.name} is read-only: make the file and its folder writable, serve it without --readonly, "
+                "or name another with --store",
                 field="store", value=self.name,
             )  # fmt: skip
         with (
@@ -223,12 +231,17 @@ def _lenient_text(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
 
+def _may_write(path: Path) -> bool:
+    return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
+
+
 def _uri(path: Path, *, readonly: bool) -> str:
     uri = path.absolute().as_uri()
     if not readonly:
         return uri
-    # A WAL database needs its -shm file even to be read; where nobody has it open, only "immutable" reads it.
-    return f"{uri}?mode=ro" + ("" if Path(f"{path}-wal").exists() else "&immutable=1")
+    # A WAL database needs its -shm file even to be read; where nobody has it open and it cannot be made, only
+    # "immutable" reads it.
+    return f"{uri}?mode=ro" + ("" if Path(f"{path}-wal").exists() or _may_write(path) else "&immutable=1")
 
 
 def now() -> str:

@@ -84,6 +84,15 @@ def innermost(layers: Any, spec: str) -> Any:
         if not hasattr(found, "fn"):
             raise InvalidInput(f"{spec} is no Triton kernel: expected a function under @triton.jit", field="kernel")
         found = found.fn
+    path = found.fn.__code__.co_filename
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise InvalidInput(
+            f"{spec}: Triton cannot compile {path}, whose name is not ASCII, as this process's encoding is: set "
+            "PYTHONUTF8=1, or move the file",
+            field="kernel", value=spec,
+        ) from None  # fmt: skip
     return found
 
 

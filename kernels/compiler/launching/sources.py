@@ -187,7 +187,7 @@ class Service:
             return within(SERVICE_WAIT_S, lambda: _reply(request))
         except urllib.error.HTTPError as error:
             with error:
-                if error.code == 404:
+                if error.code == 404 or (body is not None and error.code == 403):  # not there; it keeps nothing
                     return None
                 self._down = f"{self._url} answers {error.code}"
         except (OSError, HTTPException, ValueError) as error:

@@ -16,6 +16,8 @@ from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region
 
 _FILE = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
 _NAMED = re.compile(r'"((?:[^"\\]|\\.)*)"\((.*)\)', re.DOTALL)
+_BYTE = re.compile(rb"\\([0-9A-F]{2})")
+"""How MLIR prints a byte that is not printable ASCII."""
 _LIBRARIES = ("/triton/language/", "/triton/experimental/", "/torch/_inductor/runtime/")
 """Folders whose files are called by the user's, never written by them."""
 _DEPTH = 64
@@ -100,14 +102,18 @@ class SourceLocations:
         named = _NAMED.fullmatch(text)
         if named is not None:
             location = self._resolve(named.group(2), depth - 1)
-            return SourceLocation(named.group(1), location.file, location.line, location.library)
+            return SourceLocation(_unescaped(named.group(1)), location.file, location.line, location.library)
         where = _FILE.fullmatch(text)
         if where is None:
             return UNKNOWN_LOCATION
-        path = where.group(1)
+        path = _unescaped(where.group(1))
         return SourceLocation(
             "", path.rsplit("/", 1)[-1], int(where.group(2)), any(part in path for part in _LIBRARIES)
         )
+
+
+def _unescaped(text: str) -> str:
+    return _BYTE.sub(lambda byte: bytes.fromhex(byte[1].decode()), text.encode()).decode(errors="replace")
 
 
 def _split_call(text: str) -> tuple[str, str, str]:

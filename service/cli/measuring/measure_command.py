@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from warpplan.planner.errors import InvalidInput, WarpplanError
+from warpplan.planner.errors import InvalidInput
 from warpplan.service.cli.shared_options import (
     DeviceName,
     Json,
+    LineTally,
     ProfileFile,
     StorePlace,
     open_workflow,
     print_json,
+    read_lines,
     require_store,
 )
 
 if TYPE_CHECKING:
+    from warpplan.service.config_request import ConfigRequest
     from warpplan.service.measuring.measurement_plan import MeasurementPlan, WantedShape
     from warpplan.service.measuring.measurement_run import MeasuredCandidate
     from warpplan.service.workflow.configure import Workflow
     from warpplan.service.workflow.request import Item
+    from warpplan.service.workflow.shape_files import Line
 
 SCHEMA = "warpplan/measure-1"
 LAUNCHES = "launches"
@@ -64,6 +69,7 @@ def measure(
     With --budget-s the time goes first to where measuring is expected to save most: candidates that are predicted
     close together, of shapes that are launched often and were not measured. What would be gained is said before
     anything is spent, and each time is kept as it comes. Without it every shape's first --top candidates are measured.
+    A bad line is named and costs no other; the command then ends with exit status 2.
     """
     from warpplan.service.measuring.measurement_plan import plan_measurements
     from warpplan.service.measuring.measurement_run import run_measurements
@@ -73,7 +79,8 @@ def measure(
     if shapes is None:
         require_store(store)
     asked = open_workflow(store if shapes is None else None, profile, device=device)
-    wanted = _wanted(asked, shapes)
+    tally = LineTally(shapes)
+    wanted = _wanted(asked, shapes, tally)
     # Before the store is made or anything is planned: a machine that cannot measure is told so at once.
     identity = {} if dry_run else gpu_here(_one_device(asked, wanted))
     environment = environment_of(identity) if identity else None
@@ -94,51 +101,46 @@ def measure(
 
         done = run_measurements(workflow, plan, identity, budget_s=budget_s, time_limit_s=time_limit, on_measured=tell)
     if as_json:
-        return print_json(_plain(plan, budget_s, done))
-    if not dry_run:
+        print_json(_plain(plan, budget_s, done))
+    elif not dry_run:
         for line in _result_lines(plan, done):
             print(line)
-    return None
+    tally.require_all_good()
 
 
-def _wanted(workflow: Workflow, shapes: str | None) -> list[WantedShape]:
-    """Each shape once, with how often it counts. Raises the first bad line's error."""
+def _wanted(workflow: Workflow, shapes: str | None, tally: LineTally) -> list[WantedShape]:
+    """Each shape once, with how often it counts; bad lines of a file are told by ``tally``."""
     from warpplan.service.measuring.measurement_plan import WantedShape
     from warpplan.service.workflow.request import check
-    from warpplan.service.workflow.shape_files import at_line
 
-    found: dict[object, tuple[Item, float]] = {}
-    for line, item, launches in _items(workflow, shapes):
-        try:
-            problem = check(item, workflow.profiles.default_device)[0]
-            found[problem] = (item, found.get(problem, (item, 0.0))[1] + _launches(launches))
-        except InvalidInput as error:
-            raise at_line(shapes or "", line, error) from None
+    default = workflow.profiles.default_device
+
+    def counted(item: Item) -> tuple[ConfigRequest, Item, float]:
+        fields = dict(item.shape)
+        launches = _launches(fields.pop(LAUNCHES, 1))
+        item = replace(item, shape=tuple(fields.items()))
+        return check(item, default)[0], item, launches
+
+    lines: Iterable[Line] = read_lines(shapes) if shapes is not None else _stored(workflow)
+    found: dict[ConfigRequest, WantedShape] = {}
+    for problem, item, launches in tally.good_ones(lines, counted):
+        before = found[problem].launches if problem in found else 0.0
+        found[problem] = WantedShape(item, before + launches)
     if not found:
+        tally.require_all_good()
         raise InvalidInput(
             "nothing to measure: name a file of shapes, or plan some into the store with `warpplan batch`",
             field="shapes",
         )
-    return [WantedShape(item, launches) for item, launches in found.values()]
+    return list(found.values())
 
 
-def _items(workflow: Workflow, shapes: str | None) -> Iterator[tuple[int, Item, object]]:
-    """Line, shape and how often it is launched, unchecked."""
-    from warpplan.service.workflow.bundled_shapes import bundled
+def _stored(workflow: Workflow) -> Iterator[Line]:
     from warpplan.service.workflow.request import Item
-    from warpplan.service.workflow.shape_files import read_shapes
 
-    if shapes is None:
-        for p in workflow.store.problems() if workflow.store else ():
-            if p.device == workflow.profiles.default_device:
-                yield 0, Item(p.kernel, tuple(p.shape.items()), p.dtype, p.device), 1
-        return
-    for line, item in bundled() if shapes == "bundled" else read_shapes(Path(shapes)):
-        if isinstance(item, WarpplanError):
-            raise item
-        fields = dict(item.shape)
-        launches = fields.pop(LAUNCHES, 1)
-        yield line, Item(item.kernel, tuple(fields.items()), item.dtype, item.device, item.name), launches
+    for p in workflow.store.problems() if workflow.store else ():
+        if p.device == workflow.profiles.default_device:
+            yield 0, Item(p.kernel, tuple(p.shape.items()), p.dtype, p.device)
 
 
 def _launches(value: object) -> float:

@@ -72,7 +72,7 @@ class PlannedChoices(LookupTableChoices):  # type: ignore[misc]  # torch is unty
             return
         self._missed.add(key)
         try:
-            with self._keys.open("a") as file:
+            with self._keys.open("a", encoding="utf-8") as file:
                 file.write(f"{key}\n")
         except OSError as error:
             warn_once(f"warpplan: cannot write {self._keys}: {error.strerror}")

@@ -144,9 +144,11 @@ def _understood(request: FeedRequest) -> _Wanted:
 def _of_keys(path: Path, name: str) -> tuple[list[MmProblem], list[SkippedRow]]:
     """The products of a file of keys, as a job wrote it; other operations are left out."""
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except OSError as error:
         raise MalformedFile(path, f"cannot be read: {error.strerror}", field="consumer") from None
+    except UnicodeDecodeError as error:
+        raise MalformedFile(path, f"not UTF-8: byte {error.object[error.start]:#04x}", field="consumer") from None
     problems, skipped = [], []
     for number, line in enumerate(lines, 1):
         if not line.strip():

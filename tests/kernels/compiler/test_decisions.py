@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -236,7 +237,7 @@ def test_what_plans_may_be(tmp_path: Path) -> None:
         ("folder.json", "folder.json: cannot be read: Is a directory"),
         ("text.json", "text.json: not JSON"),
         ("deep.json", "deep.json: not JSON: nested too deeply"),
-        ("scheme.json", "scheme.json: consumers 7"),
+        ("scheme.json", "scheme.json: scheme with consumers 7"),
         ("plans.txt", "plans.txt': Not a directory: expected a folder, http://host:port or a plan in a .json file"),
         ("plans.txt/new", "Not a directory"),
         ("none/new", "its folder .*none does not exist"),
@@ -257,17 +258,32 @@ def test_a_path_that_gives_no_plans_is_told_before_any_launch(tmp_path: Path, pl
         assert "\n" not in str(error.value)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read and write everything")
 def test_a_folder_that_may_not_be_read_or_made(tmp_path: Path) -> None:
-    kept = tmp_path / "kept"
-    kept.mkdir(0o500)
-    planned(kept)  # to read decisions is enough
-    with pytest.raises(InvalidInput, match="its folder .*kept cannot be written"):
-        planned(kept / "new")
-    kept.chmod(0o000)
-    with pytest.raises(InvalidInput, match="Permission denied"):
-        planned(kept)
-    kept.chmod(0o700)
+    """In a process without root's right to read and write everything. To read decisions is enough."""
+    for name, mode in (("read", 0o555), ("closed", 0o000)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(mode)
+    script = """
+import os
+
+from warpplan.kernels.compiler.launching.planned import planned
+from warpplan.planner.errors import InvalidInput
+
+if os.geteuid() == 0:
+    os.setuid(65534)
+for plans in ("read", "read/new", "closed"):
+    try:
+        planned(plans)
+        print(plans)
+    except InvalidInput as error:
+        print(error)
+"""
+    tmp_path.chmod(0o711)  # and names are relative: nobody may look into pytest's folders
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    readable, unmade, closed = done.stdout.splitlines()
+    assert readable == "read"
+    assert unmade.startswith("plans 'read/new': its folder read cannot be written: expected a folder")
+    assert closed.startswith("plans 'closed': Permission denied")
 
 
 class Shelf(BaseHTTPRequestHandler):

@@ -180,6 +180,15 @@ class TestFiles:
             with pytest.raises(MalformedFile, match=r"rank-00000\.jsonl:\d: "):
                 read_record(path)
 
+    def test_a_byte_order_mark_is_no_part_of_a_file(self, tmp_path: Path) -> None:
+        path = record(tmp_path, 0, [(0, 1, 4)])
+        agreed = tmp_path / "agreed.json"
+        agreed.write_text(agreed_text(compare_ranks([read_record(path)]).choices, [0]))
+        before = read_record(path), read_agreed(agreed).digest
+        for file in (path, agreed):
+            file.write_bytes("\ufeff".encode() + file.read_bytes())
+        assert (read_record(path), read_agreed(agreed).digest) == before
+
     @pytest.mark.parametrize(
         ("text", "told"),
         [

@@ -166,6 +166,8 @@ def test_a_bad_line_is_named_by_every_command_that_reads_shapes(capsys: pytest.C
         (["verify", "bundled", *ADDING[:-1], "nothing"], "unknown kernel 'nothing'"),
         (["serve", "--port", "99999"], "--port"),
         (["serve", "--host", "999.1.1.1", "--port", "0"], "cannot listen"),
+        (["serve", "--readonly", "--store", "absent.sqlite"], "absent.sqlite does not exist"),
+        (["serve", "--host", "a" * 64, "--port", "0"], "label too long"),
     ],
 )
 def test_bad_input(capsys: pytest.CaptureFixture[str], arguments: list[str], says: str) -> None:
@@ -403,6 +405,25 @@ def test_output_that_cannot_be_written() -> None:
             done = subprocess.run([*COMMAND, "kernels"], stdout=full, stderr=subprocess.PIPE)
         assert done.returncode == 2
         assert done.stderr == b"warpplan: error: cannot write the output: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["batch", "größe.csv", "--store", "größe.sqlite"], "1 of 2 lines could not be planned, named above"),
+        (["plan", "größe", "M=8"], "unknown kernel"),
+        (["serve", "--host", "größe", "--port", "0"], "cannot listen on"),
+        (["serve", "--store", "postgresql://größe@localhost/plans"], "write it with %XX, or set PYTHONUTF8=1"),
+    ],
+)
+def test_names_that_the_locale_lacks(arguments: list[str], told: str) -> None:
+    Path("größe.csv").write_text("M,N,K,name\n64,64,64,größe\n64,x,64,\n", encoding="utf-8")
+    environment = {**os.environ, "PYTHONUTF8": "0", "LC_ALL": "C"}
+    done = subprocess.run([*COMMAND, *arguments], env=environment, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert told in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+    assert (r"gr\xf6\xdfe" in done.stdout) == (arguments[0] == "batch")
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])

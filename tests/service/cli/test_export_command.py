@@ -70,3 +70,26 @@ def test_a_tensor_of_an_unknown_dtype_is_one_line(
     assert (status, out) == (2, "")
     assert "--tensor x_ptr=foo: unknown dtype, expected none or one of bfloat16, bool, float16" in err.splitlines()[-1]
     assert not Path("cache").exists()
+
+
+@pytest.mark.parametrize("command", ["export", "verify"])
+def test_a_bad_line_is_named_and_costs_no_other(
+    command: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("shapes.csv").write_text("N,dtype\nmany,bfloat16\n98432,bfloat16\n64\n512,float16\n")
+    assert run(capsys, "export", *words)[0] == 2
+    status, out, err = run(capsys, command, *words, "--json")
+    assert status == 2
+    assert len(json.loads(out)["entries"]) == 2
+    assert [line for line in err.splitlines() if line.startswith("warpplan: ")] == [
+        "warpplan: error: shapes.csv:2: N='many' is not a whole number",
+        "warpplan: error: shapes.csv:4: 1 columns, the header has 2 (N,dtype)",
+        "warpplan: error: 2 of 4 lines could not be planned, named above",
+    ]
+
+
+def test_bad_lines_alone_export_nothing(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    Path("shapes.csv").write_text("N,dtype\n0,bfloat16\n")
+    status, out, err = run(capsys, "export", *words)
+    assert (status, out, Path("cache").exists()) == (2, "", False)
+    assert "1 of 1 lines could not be planned, named above" in err

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +114,23 @@ def test_what_the_file_prints_is_no_part_of_the_answer(capsys: pytest.CaptureFix
     assert (status, json.loads(out)["kernel"]) == (0, "matmul")
     assert "imported" in err
     assert "compiled" in err
+
+
+def test_names_beyond_ascii_are_shown_as_they_are_written(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("größe.py").write_text(KERNELS.replace("acc", "größe"), encoding="utf-8")
+    status, found = answer(capsys, "größe.py:matmul --warps 8 --scheme 2x4:3", TILE)
+    assert status == 0
+    ids = {work["id"] for loop in found["loops"] for work in loop["work"]}
+    assert line("acc = tl.dot").replace("mine.py", "größe@größe.py") in ids
+
+
+def test_a_file_that_triton_cannot_name_is_one_line() -> None:
+    Path("größe.py").write_text(KERNELS, encoding="utf-8")
+    run = [sys.executable, "-m", "warpplan.service.cli", "ws", "größe.py:matmul", "--signature", TILE]
+    environment = {**os.environ, "PYTHONUTF8": "0", "LC_ALL": "C"}
+    done = subprocess.run(run, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "set PYTHONUTF8=1, or move the file" in done.stderr
 
 
 def test_lines_partitions_stages_and_buffers(capsys: pytest.CaptureFixture[str]) -> None:

@@ -265,11 +265,27 @@ class TestMeasuring:
             ("M,N,K,device\n512,1024,2048,NVIDIA H200\n512,1024,2048,NVIDIA H100 80GB HBM3\n", "one GPU at a time"),
         ],
     )
-    def test_bad_shapes_are_one_line(
+    def test_shapes_of_which_none_can_be_measured(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, told: str
     ) -> None:
         path = tmp_path / "shapes.csv"
         path.write_text(text)
         status, out, err = measure(capsys, path, "--store", tmp_path / "store.sqlite")
-        assert (status, out, err.count("\n")) == (2, "", 1)
-        assert told in err
+        assert (status, out) == (2, "")
+        assert told in err.splitlines()[0]
+        assert err.splitlines()[1:] in ([], ["warpplan: error: 1 of 1 lines could not be planned, named above"])
+
+    def test_a_bad_line_is_named_and_costs_no_other(
+        self, cpu: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        path = tmp_path / "shapes.csv"
+        path.write_text("M,N,K,launches\n512,x,2048,1\n512,1024,2048,1\n512,1024,2048,often\n512,1024,2048,2\n")
+        status, out, err = measure(capsys, path, "--store", tmp_path / "store.sqlite", "--top", 1, "--json")
+        assert status == 2
+        (shape,), (measured,) = json.loads(out)["shapes"], json.loads(out)["measured"]
+        assert (shape["launches"], measured["status"]) == (3, "ok")
+        assert [line.rpartition("shapes.csv:")[2] for line in err.splitlines() if "error" in line] == [
+            "2: N='x' is not a whole number",
+            "4: launches='often': expected how often the shape is launched, from 0 on",
+            "warpplan: error: 2 of 4 lines could not be planned, named above",
+        ]

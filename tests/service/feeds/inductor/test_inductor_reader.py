@@ -179,6 +179,7 @@ def test_keys_that_a_job_asked_for_are_exported(tmp_path: Path) -> None:
     with paper_torch.pretending(H200):
         paper_torch.looked_up(PlannedChoices({}, keys), [PROBLEMS[0], biased, PROBLEMS[0]])
     assert keys.read_text().splitlines() == [PROBLEMS[0].key(), biased.key()]
+    keys.write_bytes("\ufeff".encode() + keys.read_bytes())
     with keys.open("a") as file:
         file.write("((torch.int8, [8, 8], [8, 1]), (torch.int8, [8, 8], [8, 1]))+int_mm\n")
     asked = request(tmp_path, consumer=str(keys), options=Options(arguments={"aten": False}))
@@ -203,6 +204,9 @@ def test_what_cannot_be_exported_says_why(exported: Path, tmp_path: Path, monkey
     bad = tmp_path / "keys.txt"
     bad.write_text("nonsense\n")
     with pytest.raises(MalformedFile, match=r"keys.txt:1"):
+        table_feed.export(request(tmp_path, consumer=str(bad)))
+    bad.write_bytes(b"mm\xff\n")
+    with pytest.raises(MalformedFile, match=r"keys.txt: not UTF-8: byte 0xff"):
         table_feed.export(request(tmp_path, consumer=str(bad)))
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot write"):
