@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -45,7 +46,8 @@ if "end" in sys.argv:
 def ask(folder: Path, command: str) -> tuple[int, str, str]:
     """In a process of its own, as a job is: a kernel is decided on once in a process."""
     run = [sys.executable, "-m", "warpplan.service.cli", "warm", *shlex.split(command)]
-    done = subprocess.run(run, cwd=folder, capture_output=True, text=True, timeout=300)
+    quiet = {**os.environ, "PYTHONWARNINGS": "ignore"}  # Triton's own, of what its next release will change
+    done = subprocess.run(run, cwd=folder, env=quiet, capture_output=True, text=True, timeout=300)
     return done.returncode, done.stdout, done.stderr
 
 
