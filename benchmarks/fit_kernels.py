@@ -13,7 +13,7 @@ anew where the first candidates of many shapes were timed (``bench_gemm_many.py`
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -24,12 +24,13 @@ from card_constants import CardConstants, SettledRow
 from kernel_cases.bench_rows import BenchRow
 from kernel_tables import SearchedRow, exhaustive_path, power_path, read_exhaustive, read_many, read_sustained
 from results_file import RESULTS, head, write
+from row_work import WorkOf, device_work
 from time_statistics import geomean
 
 from warpplan.kernels.gemm.kernel import EARLY_BESIDE_US, EARLY_US
 from warpplan.kernels.gemm.space import config_of, tuning
 from warpplan.kernels.gemm.work import RESIDUAL, calibrated_constants, relatives
-from warpplan.planner.predict.time_model import GLOBAL_DEFAULTS, LAUNCHES, DeviceWork, Rates, terms
+from warpplan.planner.predict.time_model import GLOBAL_DEFAULTS, LAUNCHES, Rates, terms
 from warpplan.planner.values.device import H200
 from warpplan.planner.values.profile import Calibration, Profile
 from warpplan.planner.values.tuning import TuningConfig
@@ -39,7 +40,6 @@ from warpplan.profiler.fit import MeasuredShape, fit
 from warpplan.profiler.profile_files import load, save
 
 PROFILE = Path(__file__).parents[1] / "profiler" / "data" / f"{TARGET.name.lower().replace(' ', '_')}.json"
-WorkOf = Callable[[BenchRow, Sequence[TuningConfig], Profile], DeviceWork]
 
 
 @dataclass(frozen=True)
@@ -111,81 +111,6 @@ NARROW, NARROW_SCALE, LEAST_NARROW = "narrow_scale", 3.0, 10
 where a card's training rows have fewer shapes with such boxes. The H200's have one."""
 REGRETS = ("regret_without", "regret_with", "regret_left_out")
 """By the H200's constants alone, by the card's, and by those fitted without the row."""
-
-
-def device_work(row: BenchRow, configs: Sequence[TuningConfig], profile: Profile) -> DeviceWork:
-    """What each of ``configs`` asks of the device for ``row``, as the kernel's own planning has it."""
-    return WORK[row.kernel](row, configs, profile)
-
-
-def _gemm_work(row: BenchRow, configs: Sequence[TuningConfig], profile: Profile) -> DeviceWork:
-    from warpplan.kernels.gemm.candidates import tabulate
-    from warpplan.kernels.gemm.space import config_of
-    from warpplan.kernels.gemm.work import solve_table, work
-
-    table = tabulate([config_of(config) for config in configs], [0] * len(configs), TARGET)
-    layout = {"layout": row.option("layout")} if "layout" in dict(row.options) else {}
-    return work(solve_table(row.dtype, TARGET, profile.costs, table), row.dtype, TARGET, row.sizes, **layout)[0]
-
-
-def _grouped_work(row: BenchRow, configs: Sequence[TuningConfig], profile: Profile) -> DeviceWork:
-    from warpplan.kernels.gemm.candidates import tabulate
-    from warpplan.kernels.gemm.work import solve_table
-    from warpplan.kernels.grouped_gemm.kernel import grouped_shape
-    from warpplan.kernels.grouped_gemm.space import config_of
-    from warpplan.kernels.grouped_gemm.work import work
-
-    table = tabulate([config_of(config) for config in configs], [0] * len(configs), TARGET)
-    solved = solve_table(row.dtype, TARGET, profile.costs, table)
-    found: DeviceWork = work(solved, row.dtype, TARGET, grouped_shape(row.shape))[0]
-    return found
-
-
-def _fused_work(row: BenchRow, configs: Sequence[TuningConfig], profile: Profile) -> DeviceWork:
-    from warpplan.kernels.gemm.candidates import tabulate
-    from warpplan.kernels.gemm.space import config_of
-    from warpplan.kernels.gemm_bias_act.kernel import GemmBiasAct
-
-    kernel = GemmBiasAct()
-    table = tabulate([config_of(config) for config in configs], [0] * len(configs), TARGET)
-    solved = kernel.solve(table, row.shape, row.dtype, TARGET, profile.costs)
-    found: DeviceWork = kernel.work(solved, row.shape, row.dtype, TARGET)[0]
-    return found
-
-
-def _attention_work(row: BenchRow, configs: Sequence[TuningConfig], profile: Profile) -> DeviceWork:
-    from warpplan.kernels.attention_fwd.kernel import attention_shape
-    from warpplan.kernels.attention_fwd.space import config_of
-    from warpplan.kernels.attention_fwd.work import work
-
-    asked = attention_shape(row.shape)
-    found: DeviceWork = work([config_of(config) for config in configs], asked, row.dtype, TARGET, profile)
-    return found
-
-
-def _decode_work(row: BenchRow, configs: Sequence[TuningConfig], profile: Profile) -> DeviceWork:
-    from warpplan.kernels.attention_decode.kernel import decode_shape
-    from warpplan.kernels.attention_decode.space import config_of
-    from warpplan.kernels.attention_decode.work import work
-
-    found: DeviceWork = work(
-        [config_of(config) for config in configs], decode_shape(row.shape), row.dtype, TARGET, profile
-    )
-    return found
-
-
-def _backward_work(row: BenchRow, configs: Sequence[TuningConfig], profile: Profile) -> DeviceWork:
-    from warpplan.kernels.attention_bwd.kernel import AttentionBwd
-
-    _, (found,) = AttentionBwd().device_works(configs, [row.shape], row.dtype, TARGET, profile)
-    return found
-
-
-WORK: dict[str, WorkOf] = {
-    "gemm": _gemm_work, "grouped_gemm": _grouped_work, "gemm_bias_act": _fused_work, "attention_fwd": _attention_work,
-    "attention_decode": _decode_work,
-    "attention_bwd": _backward_work,
-}  # fmt: skip
 
 
 def calibrated(profile: Profile, table: Sequence[SearchedRow], fitted: Fitted, source: str, work_of: WorkOf) -> Profile:
@@ -355,6 +280,7 @@ def saved_us(table: Sequence[SearchedRow], profile: Profile) -> float:
 
 
 def with_constants(calibration: Calibration, values: Mapping[str, float]) -> Calibration:
+    """``calibration`` with these constants in place of its own."""
     rounded = {name: float(f"{value:.6g}") for name, value in values.items()}
     return replace(calibration, constants=tuple(sorted({**dict(calibration.constants), **rounded}.items())))
 

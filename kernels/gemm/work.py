@@ -321,7 +321,7 @@ def work(solved: SolvedTable, dtype: str, device: Device, shape: Shape, layout: 
 
 
 def _reduction_trips(t: CandidateTable, solved: SolvedTable) -> Floats:
-    """How often a CTA that adds a split tile's partial sums waits for L2: each chunk's are loaded so many at once."""
+    """How often a CTA that adds a split tile's partial sums waits for L2: once a group that it loads together."""
     pieces = np.maximum(1.0, solved.chunk_elements / SUMS_AT_ONCE)
     slots = np.clip(SUMS_AT_ONCE / solved.chunk_elements, 1, SLOTS_AT_ONCE)
     chunks = solved.thread_elements / solved.chunk_elements

@@ -195,7 +195,7 @@ class Rates:
 
 
 MOST_SAVED = 0.5
-"""Of a launch's time, by an early launch: what remains is work. Of 102 shapes none saved more than 0.14 of it
+"""Of a launch's time, by an early launch: what remains is work. Of 102 rows none saved more than 0.15 of it
 (``benchmarks/results/early_launch_<card>.json``)."""
 TMA_BYTES_PER_CYCLE = 64.0
 """The widest an SM's port to L2 can be (Hopper whitepaper: 64 bytes a clock and SM)."""
