@@ -15,8 +15,9 @@ class Block:
     or "n". ``split`` says how K is split: "none", "equal" ranges of each tile's, or "stream", a range a CTA of all
     tiles'. ``scales`` is "none", "tensor", "row" or "block" (:mod:`warpplan.kernels.device.scaling`). ``cluster`` CTAs
     share a block: its rows, each with all of its columns. ``launch_dependents``: the producer lets the next launch
-    begin (:mod:`warpplan.kernels.device.early_launch`). ``tile`` is one chunk of the result as it is stored: transposed
-    where the operands are swapped.
+    begin (:mod:`warpplan.kernels.device.early_launch`). ``k_steps`` are a slot's parts of K, of which a unit's last
+    slot may have fewer; 1 where it is whole. ``tile`` is one chunk of the result as it is stored: transposed where the
+    operands are swapped.
 
     A tensor's sides are powers of two. Where ``block_n`` is none, the block has two accumulators, whose columns are
     ``widths``, the wider first, and a ring of B's tiles for each.
@@ -38,6 +39,7 @@ class Block:
     scales: str
     cluster: int
     launch_dependents: bool
+    k_steps: int
     sharers: int
     rows: int
     chunk_columns: int
@@ -48,14 +50,14 @@ class Block:
 @gluon.constexpr_function
 def block(
     scheme, consumers, block_m, block_n, block_k, depth, chunks, staging_in_ring, swap, tma_store, split, a_major,
-    b_major, scales="none", cluster=1, launch_dependents=False,
+    b_major, scales="none", cluster=1, launch_dependents=False, k_steps=1,
 ):  # fmt: skip
     sharers = consumers if scheme == "cooperative" else 1
     rows = block_m // sharers
     columns = block_n // chunks
     return Block(
         scheme, consumers, block_m, block_n, block_k, depth, chunks, staging_in_ring, swap, tma_store, split, a_major,
-        b_major, scales, cluster, launch_dependents,
+        b_major, scales, cluster, launch_dependents, k_steps,
         sharers=sharers,
         rows=rows,
         chunk_columns=columns,

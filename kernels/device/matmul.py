@@ -12,12 +12,16 @@ of the launch:
     LOCATE(unit, work, BLOCK) -> Tile, work              where a unit's operands and its result lie
     FINISH(acc, unit, tile, staging, out, work, BLOCK, PART)    store consumer PART's rows of a unit
     BEGIN(work, BLOCK) -> work                           each partition's own ``work``, made once
-    LOAD(a_desc, b_desc, tile, k, slot, ring, BLOCK)     copy a unit's K block ``k`` into ``slot``
+    LOAD(a_desc, b_desc, tile, k, slot, ring, work, BLOCK)    copy a unit's K block ``k`` into ``slot``
 
 A partition locates its units in ascending order, some of them twice, each with the ``work`` that came with the one
 before. ``b_desc`` has a descriptor of B for each of the block's widths (:func:`by_width`). ``out`` is a named tuple of
 the kernel's; its ``staging`` is shared memory, a tile a consumer, and where the product is scaled by blocks its
 ``scales`` are :class:`~warpplan.kernels.device.scaling.Scales`.
+
+Where a block's ``k_steps`` are more than one, a tile has ``k_steps`` too: so many, from the first on, has its last K
+block. The others are neither copied nor multiplied: TMA fills what lies beyond a matrix with zeros at 16 bytes a cycle,
+a quarter of the rate at which it copies from L2 (``benchmarks/results/tma_fill_h100.json``).
 """
 
 from __future__ import annotations
@@ -84,7 +88,7 @@ def same_work(work, BLOCK: gl.constexpr):
 
 
 @gluon.jit
-def load_tiles(a_desc, b_desc, tile, k, slot, ring, BLOCK: gl.constexpr):
+def load_tiles(a_desc, b_desc, tile, k, slot, ring, work, BLOCK: gl.constexpr):
     """Copy one K block of A and B, of the matrices as they lie."""
     SHARERS: gl.constexpr = BLOCK.sharers
     full = ring.full.index(slot)
@@ -103,6 +107,19 @@ def load_tiles(a_desc, b_desc, tile, k, slot, ring, BLOCK: gl.constexpr):
             tma_load(b_desc[i], b_at, full, into)
         else:
             tma_load(b_desc[i], b_at, full, into, multicast=True)
+
+
+@gluon.jit
+def steps_of(tile, k, BLOCK: gl.constexpr):
+    """How many steps of K the tile's block ``k`` has."""
+    return gl.where(k + 1 < tile.blocks, BLOCK.k_steps, tile.k_steps)
+
+
+@gluon.jit
+def expect_steps(full, steps, SLOT_BYTES: gl.constexpr, STEPS: gl.constexpr):
+    """Announce the bytes of the first ``steps`` of a slot's ``STEPS``."""
+    for i in gl.static_range(STEPS):
+        mbarrier.expect(full, SLOT_BYTES // STEPS * (i + 1), pred=steps == i + 1)
 
 
 @gluon.jit
@@ -125,8 +142,11 @@ def producer(
                 if BLOCK.cluster > 1:
                     wait_empty(ring.all_empty, index, BLOCK.depth)
             with proton.scope("tma_issue"):
-                mbarrier.expect(ring.full.index(slot), SLOT_BYTES)
-                LOAD(a_desc, b_desc, tile, k, slot, ring, BLOCK)
+                if BLOCK.k_steps == 1:
+                    mbarrier.expect(ring.full.index(slot), SLOT_BYTES)
+                else:
+                    expect_steps(ring.full.index(slot), steps_of(tile, k, BLOCK), SLOT_BYTES, BLOCK.k_steps)
+                LOAD(a_desc, b_desc, tile, k, slot, ring, work, BLOCK)
             index += 1
     if BLOCK.launch_dependents:
         launch_dependents()
@@ -163,7 +183,7 @@ def consumer(
         if BLOCK.scales == "block":
             acc = (multiply_promoted(ring, index, tile, out.scales, BLOCK, operands, release, PART),)
         else:
-            acc = multiply(ring, index, tile.blocks, BLOCK, PART)
+            acc = multiply(ring, index, tile, BLOCK, PART)
         index += tile.blocks
         last = previous_slot(index, BLOCK.depth)
         if PINGPONG:
@@ -198,11 +218,14 @@ def consumer(
 
 
 @gluon.jit
-def multiply(ring, index, blocks, BLOCK: gl.constexpr, PART: gl.constexpr):
-    """The product of ``blocks`` ring slots from ring index ``index`` on, an accumulator for each of the block's widths;
-    the multiplies of the last slot are still in flight, every other slot has been let go."""
+def multiply(ring, index, tile, BLOCK: gl.constexpr, PART: gl.constexpr):
+    """The product of a tile's ring slots, from ring index ``index`` on, an accumulator for each of the block's widths;
+    the multiplies of the last slot may still be in flight, every other slot has been let go."""
     acc = accumulators(ring, BLOCK)
-    for k in range(blocks):
+    whole = tile.blocks
+    if BLOCK.k_steps > 1:
+        whole -= gl.where(tile.k_steps < BLOCK.k_steps, 1, 0)
+    for k in range(whole):
         slot = index % BLOCK.depth
         with proton.scope("consumer_wait"):
             wait_full(ring.full, index, BLOCK.depth)
@@ -211,6 +234,8 @@ def multiply(ring, index, blocks, BLOCK: gl.constexpr, PART: gl.constexpr):
         # This multiply may still read its slot; the one before has finished with the previous slot.
         release(ring, previous_slot(index, BLOCK.depth), BLOCK, k > 0)
         index += 1
+    if BLOCK.k_steps > 1:
+        acc = multiply_rest(ring, index, acc, whole, tile, BLOCK, PART)
     return acc
 
 
@@ -241,6 +266,36 @@ def multiply_slot(ring, slot, acc, use_acc, BLOCK: gl.constexpr, PART: gl.conste
         return (main,)
     else:
         return (main, warpgroup_mma(a, right_tile(ring, slot, BLOCK, 1), acc[1], use_acc=use_acc, is_async=True))
+
+
+@gluon.jit
+def multiply_rest(ring, index, acc, whole, tile, BLOCK: gl.constexpr, PART: gl.constexpr):
+    """``acc`` with the last slot's product added, finished, where the tile's ``whole`` K blocks are not all."""
+    if whole < tile.blocks:
+        acc = finished(acc, 0)
+        release(ring, previous_slot(index, BLOCK.depth), BLOCK, whole > 0)
+        with proton.scope("consumer_wait"):
+            wait_full(ring.full, index, BLOCK.depth)
+        with proton.scope("mma"):
+            acc = multiply_steps(ring, index % BLOCK.depth, acc, tile.k_steps, BLOCK, PART)
+    return acc
+
+
+@gluon.jit
+def multiply_steps(ring, slot, acc, steps, BLOCK: gl.constexpr, PART: gl.constexpr):
+    """``acc`` with the product of a slot's first ``steps`` of K added, finished."""
+    STEP: gl.constexpr = BLOCK.block_k // BLOCK.k_steps
+    a, b = operands(ring, slot, BLOCK, PART)
+    for i in gl.static_range(BLOCK.k_steps - 1):
+        if i < steps:
+            left = a.slice(i * STEP, STEP, dim=1)
+            main = warpgroup_mma(left, b.slice(i * STEP, STEP, dim=0), acc[0], is_async=True)
+            if len(BLOCK.widths) == 1:
+                acc = finished((main,), 0)
+            else:
+                right = right_tile(ring, slot, BLOCK, 1).slice(i * STEP, STEP, dim=0)
+                acc = finished((main, warpgroup_mma(left, right, acc[1], is_async=True)), 0)
+    return acc
 
 
 @gluon.jit

@@ -8,9 +8,10 @@ by :mod:`warpplan.kernels.device.groups`. Units count through the groups in orde
 
 TMA cuts off what is not a group's, with descriptors that the host makes once. B and dB have three dimensions, so that a
 tile that overhangs N reads zeros and writes nothing. Rows of a group end where only the device knows: where that
-matters (the rows that forward and dgrad store, the rows that wgrad reduces over) the matrix has a *ragged* descriptor
-of four dimensions (:mod:`warpplan.kernels.device.boxes`). An empty group's wgrad is one block of rows that are all cut
-off, that is, of zeros.
+matters (the rows that forward and dgrad store, the last rows that wgrad reduces over) the matrix has a *ragged*
+descriptor of four dimensions (:mod:`warpplan.kernels.device.boxes`). Of the last K block of wgrad only the steps that
+have rows of the group are copied, in boxes of one step and one panel. An empty group's wgrad is one step of rows that
+are all cut off, that is, of zeros.
 
 fp8 operands (forward) are scaled by :mod:`warpplan.kernels.device.scaling`; the scales of all groups' B make one list,
 and a unit's begin at its group's.
@@ -26,7 +27,7 @@ from warpplan.kernels.device.boxes import RAGGED_ROWS, as_box
 from warpplan.kernels.device.early_launch import LAUNCH_OPTIONS
 from warpplan.kernels.device.epilogue import column_chunks, shared_layout
 from warpplan.kernels.device.groups import Groups, Search, count_units, find_group, first_window
-from warpplan.kernels.device.matmul import allocate_ring, allocate_staging, by_width, specialize
+from warpplan.kernels.device.matmul import allocate_ring, allocate_staging, by_width, specialize, steps_of
 from warpplan.kernels.device.scaling import SCALE_BLOCK, Scales, scale_chunk
 from warpplan.kernels.device.tile_order import banded_tile
 from warpplan.kernels.gemm.gluon import RESULTS, TYPES
@@ -42,6 +43,11 @@ from warpplan.kernels.triton_compat import (
     tma_store_wait,
 )
 
+K_STEP = gl.constexpr(16)
+"""Rows of K that one wgmma takes, of 16-bit elements."""
+PANEL = 64
+"""Columns that lie together in a tile [K, columns] of 16-bit elements: a swizzle's 128 bytes."""
+
 
 @dataclass(frozen=True)
 class GroupedBlock(Block):
@@ -52,8 +58,12 @@ class GroupedBlock(Block):
 
 
 class Launch(NamedTuple):
-    """``columns`` of the result, ``depth`` of the product; of wgrad ``rows`` is N, else the groups say."""
+    """``columns`` of the result, ``depth`` of the product; of wgrad ``rows`` is N, else the groups say. ``a_step`` and
+    ``b_step``, the latter one for each of the block's widths, are ragged descriptors of wgrad's operands, of one step
+    of K and one panel."""
 
+    a_step: gl.tensor
+    b_step: tuple[gl.tensor, ...]
     groups: Groups
     rows: gl.tensor
     columns: gl.tensor
@@ -83,6 +93,7 @@ class GroupTile(NamedTuple):
     column: gl.tensor
     group: gl.tensor
     end: gl.tensor
+    k_steps: gl.tensor
 
 
 class GroupedOutput(NamedTuple):
@@ -101,7 +112,7 @@ def grouped_block(
     b_major = "k" if product == "forward" else "n"
     made = block(
         scheme, consumers, block_m, block_n, block_k, depth, chunks, staging_in_ring, False, True, "none", a_major,
-        b_major, scales,
+        b_major, scales, k_steps=block_k // int(K_STEP) if product == "wgrad" else 1,
     )  # fmt: skip
     return GroupedBlock(**vars(made), product=product, window=window)
 
@@ -141,20 +152,33 @@ def locate(unit, work, BLOCK: gl.constexpr):
     row, column = banded_tile(group.unit, rows, launch.columns, launch.group_m, BLOCK.block_m, BLOCK.block_n)
     if WGRAD:
         blocks = gl.maximum(gl.cdiv(height, BLOCK.block_k), 1)
-        tile = GroupTile(row, group.first, column, group.first, blocks, row, column, group.index, group.end)
+        steps = gl.maximum(gl.cdiv(height - (blocks - 1) * BLOCK.block_k, K_STEP), 1)
+        tile = GroupTile(row, group.first, column, group.first, blocks, row, column, group.index, group.end, steps)
     else:
         row += group.first
         blocks = gl.cdiv(launch.depth, BLOCK.block_k)
         each = launch.columns
         if BLOCK.scales == "block":
             each = gl.cdiv(launch.columns, SCALE_BLOCK) * SCALE_BLOCK
-        tile = GroupTile(row, 0, group.index * each + column, 0, blocks, row, column, group.index, group.end)
+        tile = GroupTile(row, 0, group.index * each + column, 0, blocks, row, column, group.index, group.end, 1)
     return tile, Work(launch, search)
 
 
 @gluon.jit
-def load(a_desc, b_desc, tile, k, slot, ring, BLOCK: gl.constexpr):
-    """Copy a K block of both operands; where it is of a group's rows, those beyond the group's end become zeros."""
+def load(a_desc, b_desc, tile, k, slot, ring, work, BLOCK: gl.constexpr):
+    """Copy a K block of both operands; of wgrad, the steps of it that have rows of the tile's group."""
+    if BLOCK.product == "wgrad":
+        steps = steps_of(tile, k, BLOCK)
+        if steps == BLOCK.k_steps:
+            load_block(a_desc, b_desc, tile, k, slot, ring, BLOCK)
+        else:
+            load_steps(work.launch, tile, k, steps, slot, ring, BLOCK)
+    else:
+        load_block(a_desc, b_desc, tile, k, slot, ring, BLOCK)
+
+
+@gluon.jit
+def load_block(a_desc, b_desc, tile, k, slot, ring, BLOCK: gl.constexpr):
     SHARERS: gl.constexpr = BLOCK.sharers
     full = ring.full.index(slot)
     for part in gl.static_range(SHARERS):
@@ -162,20 +186,47 @@ def load(a_desc, b_desc, tile, k, slot, ring, BLOCK: gl.constexpr):
         a_row = tile.a_row + part * BLOCK.rows
         a_k = tile.a_k + k * BLOCK.block_k
         if BLOCK.product == "wgrad":
-            tma_load(a_desc, ragged(a_k, a_row, tile.end), full, as_box(a, a_desc))
+            tma_load(a_desc, [a_k, a_row], full, a)
         else:
             tma_load(a_desc, [a_row, a_k], full, a)
     b_k = tile.b_k + k * BLOCK.block_k
     WIDTHS: gl.constexpr = len(BLOCK.widths)
     for i in gl.static_range(WIDTHS):
-        b = as_box(ring.b[i].index(slot), b_desc[i])
+        b = ring.b[i].index(slot)
         column = tile.column + i * BLOCK.widths[0]
         if BLOCK.product == "wgrad":
-            tma_load(b_desc[i], ragged(b_k, column, tile.end), full, b)
+            tma_load(b_desc[i], [b_k, column], full, b)
         elif BLOCK.product == "dgrad":
-            tma_load(b_desc[i], [tile.group, b_k, column], full, b)
+            tma_load(b_desc[i], [tile.group, b_k, column], full, as_box(b, b_desc[i]))
         else:
-            tma_load(b_desc[i], [tile.group, column, b_k], full, b)
+            tma_load(b_desc[i], [tile.group, column, b_k], full, as_box(b, b_desc[i]))
+
+
+@gluon.jit
+def load_steps(launch, tile, k, steps, slot, ring, BLOCK: gl.constexpr):
+    """Copy the first ``steps`` of wgrad's K block ``k``; rows beyond the group's end become zeros."""
+    SHARERS: gl.constexpr = BLOCK.sharers
+    WIDTHS: gl.constexpr = len(BLOCK.widths)
+    full = ring.full.index(slot)
+    for i in gl.static_range(BLOCK.k_steps - 1):
+        if i < steps:
+            row = tile.a_k + k * BLOCK.block_k + i * K_STEP
+            for part in gl.static_range(SHARERS):
+                a = ring.a.index(slot * SHARERS + part)
+                load_step(launch.a_step, a, row, tile.a_row + part * BLOCK.rows, tile.end, full, i)
+            for width in gl.static_range(WIDTHS):
+                b = ring.b[width].index(slot)
+                load_step(launch.b_step[width], b, row, tile.column + width * BLOCK.widths[0], tile.end, full, i)
+
+
+@gluon.jit
+def load_step(desc, tile, row, column, end, full, STEP: gl.constexpr):
+    """Copy step ``STEP`` of K of a tile [K, columns], panel by panel."""
+    COLUMNS: gl.constexpr = desc.block_type.shape[-1]
+    PANELS: gl.constexpr = tile.shape[1] // COLUMNS
+    for i in gl.static_range(PANELS):
+        panel = tile.slice(STEP * K_STEP, K_STEP, dim=0).slice(i * COLUMNS, COLUMNS, dim=1)
+        tma_load(desc, ragged(row, column + i * COLUMNS, end), full, as_box(panel, desc))
 
 
 @gluon.jit
@@ -203,6 +254,8 @@ def finish(acc, unit, tile, staging, out, work, BLOCK: gl.constexpr, PART: gl.co
             tma_store(out.c, ragged(row, column, tile.end), as_box(staging, out.c))
 
 
+DESCRIPTORS = ("a_desc", "b_desc", "b_rest_desc", "c_desc", "a_step_desc", "b_step_desc", "b_rest_step_desc")
+"""The kernel's, None where a product or a block has none."""
 RUNTIME_INTEGERS = ["G", "M", "ROWS", "COLUMNS", "K", "GROUP_M", "ROW_SCALE_STRIDE", "ROW_SCALE_K_STRIDE"]
 
 
@@ -212,6 +265,9 @@ def grouped_gemm_kernel(
     b_desc,
     b_rest_desc,
     c_desc,
+    a_step_desc,
+    b_step_desc,
+    b_rest_step_desc,
     ends,
     row_scales,
     column_scales,
@@ -249,7 +305,8 @@ def grouped_gemm_kernel(
     staging = ring.a
     if not STAGING_IN_RING:
         staging = allocate_staging(c_desc.dtype, BLOCK)
-    launch = Launch(Groups(ends, G, M), ROWS, COLUMNS, K, GROUP_M)
+    b_steps = by_width(b_step_desc, b_rest_step_desc, BLOCK)
+    launch = Launch(a_step_desc, b_steps, Groups(ends, G, M), ROWS, COLUMNS, K, GROUP_M)
     column_stride = gl.cdiv(K, SCALE_BLOCK) if SCALES == "block" else 1
     scales = Scales(row_scales, ROW_SCALE_STRIDE, ROW_SCALE_K_STRIDE, M, column_scales, column_stride, 1, G * COLUMNS)
     out = GroupedOutput(c_desc, staging, scales)
@@ -260,15 +317,25 @@ def grouped_gemm_kernel(
 
 
 def descriptor_blocks(config: GemmConfig, product: str) -> dict[str, tuple[int, ...]]:
-    """The TMA boxes of the left operand, of the right one (for each of the block's widths) and of the result, in
-    elements as they lie in memory, by the kernel's argument."""
+    """The TMA boxes of the left operand, of the right one (for each of the block's widths), of the result and of
+    wgrad's steps, in elements as they lie in memory, by the kernel's argument (:data:`DESCRIPTORS`)."""
     rows, depth = config.consumer_rows, config.block_k
     chunk = (rows, config.block_n // config.epilogue_split)
-    boxes: dict[str, tuple[int, ...]] = {"a_desc": (1, 1, depth, rows) if product == "wgrad" else (rows, depth)}
-    for name, columns in zip(("b_desc", "b_rest_desc"), accumulator_widths(config.block_n), strict=False):
-        forms = {"forward": (1, columns, depth), "dgrad": (1, depth, columns), "wgrad": (1, 1, depth, columns)}
-        boxes[name] = forms[product]
-    return {**boxes, "c_desc": (1, *chunk) if product == "wgrad" else (1, 1, *chunk)}
+    boxes: dict[str, tuple[int, ...]] = {"a_desc": (depth, rows) if product == "wgrad" else (rows, depth)}
+    if product == "wgrad":
+        boxes["a_step_desc"] = step_box(rows)
+    for name, columns in zip(("b", "b_rest"), accumulator_widths(config.block_n), strict=False):
+        forms = {"forward": (1, columns, depth), "dgrad": (1, depth, columns), "wgrad": (depth, columns)}
+        boxes[f"{name}_desc"] = forms[product]
+        if product == "wgrad":
+            boxes[f"{name}_step_desc"] = step_box(columns)
+    boxes["c_desc"] = (1, *chunk) if product == "wgrad" else (1, 1, *chunk)
+    return boxes
+
+
+def step_box(columns: int) -> tuple[int, ...]:
+    """Of a step of K and a panel of a tile's ``columns``."""
+    return 1, 1, int(K_STEP), min(PANEL, columns)
 
 
 def constants(config: GemmConfig, product: str, window: int, scales: str = "none") -> dict[str, object]:
@@ -304,8 +371,7 @@ def signature(
         types[name] = f"tensordesc<{kind}{list(box)},{shared_layout(box, TYPES[kind])!r}>"
     types |= {"ends": "*i32"} | dict.fromkeys(RUNTIME_INTEGERS, "i32")
     values = constants(config, product, window, scales)
-    if "b_rest_desc" not in types:
-        values["b_rest_desc"] = None
+    values |= {name: None for name in DESCRIPTORS if name not in types}
     if scales == "none":
         return types, values | {"row_scales": None, "column_scales": None}, ["ends"]
     types |= {"row_scales": "*fp32", "column_scales": "*fp32"}

@@ -155,11 +155,9 @@ def _launch(
     groups = ends.shape[0]
     boxes, keywords = _fixed(config, product, window_groups(groups), scales)
     _, columns = out.shape[-2:]
+    operands = {"a": left, "b": right, "c": out}
     arguments = (
-        _describe(left, boxes["a_desc"]),
-        _describe(right, boxes["b_desc"]),
-        _describe(right, boxes["b_rest_desc"]) if "b_rest_desc" in boxes else None,
-        _describe(out, boxes["c_desc"]),
+        *(_describe(operands[name[0]], boxes[name]) if name in boxes else None for name in gluon.DESCRIPTORS),
         ends,
         scale_a,
         scale_b,

@@ -101,6 +101,13 @@ class Shared:
     def permute(self, order: tuple[int, ...]) -> Shared:
         return Shared(self.data.transpose(order))
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.data.shape
+
+    def slice(self, start: int, length: int, dim: int) -> Shared:
+        return Shared(np.moveaxis(np.moveaxis(self.data, dim, 0)[start : start + length], 0, dim))
+
     def store(self, value: Tensor) -> None:
         machine().step()
         if value.data.shape != self.data.shape:
@@ -390,10 +397,11 @@ def _arrive(barrier: Barrier, *, count: int = 1, pred: bool = True) -> None:
         barrier.arrive(count)
 
 
-def _expect(barrier: Barrier, count: int) -> None:
+def _expect(barrier: Barrier, count: int, pred: bool = True) -> None:
     machine().step()
-    barrier.bytes += count
-    barrier.arrive()
+    if pred:
+        barrier.bytes += count
+        barrier.arrive()
 
 
 def _allocation(view: np.ndarray) -> int:
@@ -520,6 +528,8 @@ def _reinterpret(view: Shared, dtype: str, shape: tuple[int, ...], layout: objec
     size = int(np.prod(shape))
     if size > view.data.size:
         raise ProtocolError(f"a chunk of {size} elements does not fit the {view.data.size} of its slot")
+    if tuple(shape[-view.data.ndim :]) == view.data.shape:
+        return Shared(view.data[(None,) * (len(shape) - view.data.ndim)])
     return Shared(view.data.reshape(-1)[:size].reshape(shape))
 
 
