@@ -13,7 +13,7 @@ EXPORTS = {
     "early_launch": ("LAUNCH_OPTIONS", "wait_for_previous_kernel"),
     "epilogue": ("accumulator_layout", "column_chunks", "shared_layout", "store_rows", "store_staged"),
     "groups": ("count_units", "find_group", "first_window", "Groups", "Search", "window_groups"),
-    "matmul": ("allocate_ring", "allocate_staging", "by_width", "specialize", "steps_of", "Tile"),
+    "matmul": ("allocate_ring", "allocate_staging", "by_width", "specialize", "Tile"),
     "rings": ("allocate_barriers", "init_ring", "previous_slot", "ring_barriers", "wait_empty", "wait_full"),
     "scaling": ("SCALE_BLOCK", "scale_chunk", "Scales"),
     "sequence_slots": ("find_sequence", "sequence_rows"),

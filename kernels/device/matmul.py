@@ -19,9 +19,10 @@ before. ``b_desc`` has a descriptor of B for each of the block's widths (:func:`
 the kernel's; its ``staging`` is shared memory, a tile a consumer, and where the product is scaled by blocks its
 ``scales`` are :class:`~warpplan.kernels.device.scaling.Scales`.
 
-Where a block's ``k_steps`` are more than one, a tile has ``k_steps`` too: so many, from the first on, has its last K
-block. The others are neither copied nor multiplied: TMA fills what lies beyond a matrix with zeros at 16 bytes a cycle,
-a quarter of the rate at which it copies from L2 (``benchmarks/results/tma_fill_h100.json``).
+Where a block has more than one of ``k_steps``, a tile has two fields more: ``whole`` of its K blocks are whole, and of
+the other one, if there is one, so many of ``k_steps`` from the first on are copied and multiplied, no more: TMA fills
+what lies beyond a matrix with zeros at 16 bytes a cycle, a quarter of the rate at which it copies from L2
+(``benchmarks/results/tma_fill_h100.json``).
 """
 
 from __future__ import annotations
@@ -110,12 +111,6 @@ def load_tiles(a_desc, b_desc, tile, k, slot, ring, work, BLOCK: gl.constexpr):
 
 
 @gluon.jit
-def steps_of(tile, k, BLOCK: gl.constexpr):
-    """How many steps of K the tile's block ``k`` has."""
-    return gl.where(k + 1 < tile.blocks, BLOCK.k_steps, tile.k_steps)
-
-
-@gluon.jit
 def expect_steps(full, steps, SLOT_BYTES: gl.constexpr, STEPS: gl.constexpr):
     """Announce the bytes of the first ``steps`` of a slot's ``STEPS``."""
     for i in gl.static_range(STEPS):
@@ -145,7 +140,8 @@ def producer(
                 if BLOCK.k_steps == 1:
                     mbarrier.expect(ring.full.index(slot), SLOT_BYTES)
                 else:
-                    expect_steps(ring.full.index(slot), steps_of(tile, k, BLOCK), SLOT_BYTES, BLOCK.k_steps)
+                    steps = gl.where(k < tile.whole, BLOCK.k_steps, tile.k_steps)
+                    expect_steps(ring.full.index(slot), steps, SLOT_BYTES, BLOCK.k_steps)
                 LOAD(a_desc, b_desc, tile, k, slot, ring, work, BLOCK)
             index += 1
     if BLOCK.launch_dependents:
@@ -224,7 +220,7 @@ def multiply(ring, index, tile, BLOCK: gl.constexpr, PART: gl.constexpr):
     acc = accumulators(ring, BLOCK)
     whole = tile.blocks
     if BLOCK.k_steps > 1:
-        whole -= gl.where(tile.k_steps < BLOCK.k_steps, 1, 0)
+        whole = tile.whole
     for k in range(whole):
         slot = index % BLOCK.depth
         with proton.scope("consumer_wait"):
@@ -235,7 +231,7 @@ def multiply(ring, index, tile, BLOCK: gl.constexpr, PART: gl.constexpr):
         release(ring, previous_slot(index, BLOCK.depth), BLOCK, k > 0)
         index += 1
     if BLOCK.k_steps > 1:
-        acc = multiply_rest(ring, index, acc, whole, tile, BLOCK, PART)
+        acc = multiply_rest(ring, index, acc, tile, BLOCK, PART)
     return acc
 
 
@@ -269,11 +265,11 @@ def multiply_slot(ring, slot, acc, use_acc, BLOCK: gl.constexpr, PART: gl.conste
 
 
 @gluon.jit
-def multiply_rest(ring, index, acc, whole, tile, BLOCK: gl.constexpr, PART: gl.constexpr):
-    """``acc`` with the last slot's product added, finished, where the tile's ``whole`` K blocks are not all."""
-    if whole < tile.blocks:
+def multiply_rest(ring, index, acc, tile, BLOCK: gl.constexpr, PART: gl.constexpr):
+    """``acc`` with the last slot's product added, finished, where not all of the tile's K blocks are whole."""
+    if tile.whole < tile.blocks:
         acc = finished(acc, 0)
-        release(ring, previous_slot(index, BLOCK.depth), BLOCK, whole > 0)
+        release(ring, previous_slot(index, BLOCK.depth), BLOCK, tile.whole > 0)
         with proton.scope("consumer_wait"):
             wait_full(ring.full, index, BLOCK.depth)
         with proton.scope("mma"):
@@ -284,9 +280,10 @@ def multiply_rest(ring, index, acc, whole, tile, BLOCK: gl.constexpr, PART: gl.c
 @gluon.jit
 def multiply_steps(ring, slot, acc, steps, BLOCK: gl.constexpr, PART: gl.constexpr):
     """``acc`` with the product of a slot's first ``steps`` of K added, finished."""
-    STEP: gl.constexpr = BLOCK.block_k // BLOCK.k_steps
+    STEPS: gl.constexpr = BLOCK.k_steps
+    STEP: gl.constexpr = BLOCK.block_k // STEPS
     a, b = operands(ring, slot, BLOCK, PART)
-    for i in gl.static_range(BLOCK.k_steps - 1):
+    for i in gl.static_range(STEPS):
         if i < steps:
             left = a.slice(i * STEP, STEP, dim=1)
             main = warpgroup_mma(left, b.slice(i * STEP, STEP, dim=0), acc[0], is_async=True)

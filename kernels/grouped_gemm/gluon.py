@@ -27,7 +27,7 @@ from warpplan.kernels.device.boxes import RAGGED_ROWS, as_box
 from warpplan.kernels.device.early_launch import LAUNCH_OPTIONS
 from warpplan.kernels.device.epilogue import column_chunks, shared_layout
 from warpplan.kernels.device.groups import Groups, Search, count_units, find_group, first_window
-from warpplan.kernels.device.matmul import allocate_ring, allocate_staging, by_width, specialize, steps_of
+from warpplan.kernels.device.matmul import allocate_ring, allocate_staging, by_width, specialize
 from warpplan.kernels.device.scaling import SCALE_BLOCK, Scales, scale_chunk
 from warpplan.kernels.device.tile_order import banded_tile
 from warpplan.kernels.gemm.gluon import RESULTS, TYPES
@@ -60,7 +60,7 @@ class GroupedBlock(Block):
 class Launch(NamedTuple):
     """``columns`` of the result, ``depth`` of the product; of wgrad ``rows`` is N, else the groups say. ``a_step`` and
     ``b_step``, the latter one for each of the block's widths, are ragged descriptors of wgrad's operands, of one step
-    of K and one panel."""
+    of K and one panel; of the other products' nobody uses them."""
 
     a_step: gl.tensor
     b_step: tuple[gl.tensor, ...]
@@ -93,6 +93,7 @@ class GroupTile(NamedTuple):
     column: gl.tensor
     group: gl.tensor
     end: gl.tensor
+    whole: gl.tensor
     k_steps: gl.tensor
 
 
@@ -152,15 +153,20 @@ def locate(unit, work, BLOCK: gl.constexpr):
     row, column = banded_tile(group.unit, rows, launch.columns, launch.group_m, BLOCK.block_m, BLOCK.block_n)
     if WGRAD:
         blocks = gl.maximum(gl.cdiv(height, BLOCK.block_k), 1)
-        steps = gl.maximum(gl.cdiv(height - (blocks - 1) * BLOCK.block_k, K_STEP), 1)
-        tile = GroupTile(row, group.first, column, group.first, blocks, row, column, group.index, group.end, steps)
+        whole = height // BLOCK.block_k
+        steps = gl.maximum(gl.cdiv(height - whole * BLOCK.block_k, K_STEP), 1)
+        tile = GroupTile(
+            row, group.first, column, group.first, blocks, row, column, group.index, group.end, whole, steps
+        )  # fmt: skip
     else:
         row += group.first
         blocks = gl.cdiv(launch.depth, BLOCK.block_k)
         each = launch.columns
         if BLOCK.scales == "block":
             each = gl.cdiv(launch.columns, SCALE_BLOCK) * SCALE_BLOCK
-        tile = GroupTile(row, 0, group.index * each + column, 0, blocks, row, column, group.index, group.end, 1)
+        tile = GroupTile(
+            row, 0, group.index * each + column, 0, blocks, row, column, group.index, group.end, blocks, blocks
+        )
     return tile, Work(launch, search)
 
 
@@ -168,11 +174,10 @@ def locate(unit, work, BLOCK: gl.constexpr):
 def load(a_desc, b_desc, tile, k, slot, ring, work, BLOCK: gl.constexpr):
     """Copy a K block of both operands; of wgrad, the steps of it that have rows of the tile's group."""
     if BLOCK.product == "wgrad":
-        steps = steps_of(tile, k, BLOCK)
-        if steps == BLOCK.k_steps:
+        if k < tile.whole:
             load_block(a_desc, b_desc, tile, k, slot, ring, BLOCK)
         else:
-            load_steps(work.launch, tile, k, steps, slot, ring, BLOCK)
+            load_steps(work.launch, tile, k, slot, ring, BLOCK)
     else:
         load_block(a_desc, b_desc, tile, k, slot, ring, BLOCK)
 
@@ -203,13 +208,14 @@ def load_block(a_desc, b_desc, tile, k, slot, ring, BLOCK: gl.constexpr):
 
 
 @gluon.jit
-def load_steps(launch, tile, k, steps, slot, ring, BLOCK: gl.constexpr):
-    """Copy the first ``steps`` of wgrad's K block ``k``; rows beyond the group's end become zeros."""
+def load_steps(launch, tile, k, slot, ring, BLOCK: gl.constexpr):
+    """Copy the steps of wgrad's last K block; rows beyond the group's end become zeros."""
     SHARERS: gl.constexpr = BLOCK.sharers
     WIDTHS: gl.constexpr = len(BLOCK.widths)
+    STEPS: gl.constexpr = BLOCK.k_steps
     full = ring.full.index(slot)
-    for i in gl.static_range(BLOCK.k_steps - 1):
-        if i < steps:
+    for i in gl.static_range(STEPS):
+        if i < tile.k_steps:
             row = tile.a_k + k * BLOCK.block_k + i * K_STEP
             for part in gl.static_range(SHARERS):
                 a = ring.a.index(slot * SHARERS + part)
@@ -305,8 +311,10 @@ def grouped_gemm_kernel(
     staging = ring.a
     if not STAGING_IN_RING:
         staging = allocate_staging(c_desc.dtype, BLOCK)
-    b_steps = by_width(b_step_desc, b_rest_step_desc, BLOCK)
-    launch = Launch(a_step_desc, b_steps, Groups(ends, G, M), ROWS, COLUMNS, K, GROUP_M)
+    a_step, b_step = a_desc, b_descs
+    if PRODUCT == "wgrad":
+        a_step, b_step = a_step_desc, by_width(b_step_desc, b_rest_step_desc, BLOCK)
+    launch = Launch(a_step, b_step, Groups(ends, G, M), ROWS, COLUMNS, K, GROUP_M)
     column_stride = gl.cdiv(K, SCALE_BLOCK) if SCALES == "block" else 1
     scales = Scales(row_scales, ROW_SCALE_STRIDE, ROW_SCALE_K_STRIDE, M, column_scales, column_stride, 1, G * COLUMNS)
     out = GroupedOutput(c_desc, staging, scales)

@@ -26,7 +26,7 @@ _spec.loader.exec_module(machine)
 
 PRODUCTS = ("forward", "dgrad", "wgrad")
 PLANS = ({"SCHEME": "single"}, {"SCHEME": "cooperative"}, {"SCHEME": "pingpong"})
-BLOCK = {"BLOCK_M": 4, "BLOCK_N": 4, "BLOCK_K": 2, "DEPTH": 3}
+BLOCK = {"BLOCK_M": 4, "BLOCK_N": 4, "BLOCK_K": 4, "DEPTH": 3}
 RAGGED_ROWS = 1 << 30
 
 
@@ -123,8 +123,8 @@ def check(kernel, product, ends, *, rows=None, n=6, k=7, seed=0, programs=2, **o
 
 
 def smaller(text):
-    """The source with steps of 1 of K and panels of 2 columns, so that small blocks have several."""
-    return text.replace("K_STEP = gl.constexpr(16)", "K_STEP = gl.constexpr(1)").replace("PANEL = 64", "PANEL = 2")
+    """The source with steps of 2 of K and panels of 2 columns, so that small blocks have several."""
+    return text.replace("K_STEP = gl.constexpr(16)", "K_STEP = gl.constexpr(2)").replace("PANEL = 64", "PANEL = 2")
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +163,7 @@ def test_tiles_of_two_accumulators(kernel, product, plan):
     rows=st.integers(1, 25),
     n=st.integers(1, 9),
     k=st.integers(1, 9),
-    block=st.sampled_from(((4, 4, 2), (4, 8, 4), (8, 4, 4))),
+    block=st.sampled_from(((4, 4, 4), (4, 8, 8), (8, 4, 4))),
     depth=st.integers(2, 5),
     chunks=st.sampled_from((1, 2)),
     programs=st.integers(1, 4),
@@ -252,11 +252,12 @@ MUTATIONS = {
         "gl.cdiv(height, BLOCK.block_k)",
         "wgrad",
     ),
-    "the last block is multiplied whole": (
-        "whole -= gl.where(tile.k_steps < BLOCK.k_steps, 1, 0)",
-        "whole -= 0",
+    "a last block is taken for a whole one": (
+        "whole = height // BLOCK.block_k",
+        "whole = gl.cdiv(height, BLOCK.block_k)",
         "wgrad",
     ),
+    "steps that were not copied are multiplied": ("        if i < steps:\n", "        if i < steps + 1:\n", "wgrad"),
     "the slot before a last block is let go early": (
         "        acc = finished(acc, 0)\n        release(",
         "        release(",
@@ -264,8 +265,8 @@ MUTATIONS = {
     ),
     "a step's panels are all the first": ("row, column + i * COLUMNS, end", "row, column, end", "wgrad"),
     "an empty group has no step": (
-        "gl.maximum(gl.cdiv(height - (blocks - 1) * BLOCK.block_k, K_STEP), 1)",
-        "gl.cdiv(height - (blocks - 1) * BLOCK.block_k, K_STEP)",
+        "gl.maximum(gl.cdiv(height - whole * BLOCK.block_k, K_STEP), 1)",
+        "gl.cdiv(height - whole * BLOCK.block_k, K_STEP)",
         "wgrad",
     ),
     "every window begins anew": ("gl.max(search.ends, 0)\n", "0\n", "forward"),
