@@ -5,14 +5,14 @@ fp32 accumulation and hand each finished tile to the kernel's own epilogue. CTA 
 Ring and barriers are those of :mod:`warpplan.kernels.device.rings`. Beside them, in the ping-pong scheme, barrier
 ``order[c]`` says that consumer c may run its main loop; the consumers take units alternately.
 
-A kernel brings three functions, as constexprs, and may replace two more; ``work`` is whatever its own functions need
+A kernel brings three functions, as constexprs, and may replace three more; ``work`` is whatever its own functions need
 of the launch:
 
     COUNT(work, BLOCK)                                   how many units of work there are
     LOCATE(unit, work, BLOCK) -> Tile, work              where a unit's operands and its result lie
     FINISH(acc, unit, tile, staging, out, work, BLOCK, PART)    store consumer PART's rows of a unit
     BEGIN(work, BLOCK) -> work                           each partition's own ``work``, made once
-    LOAD(a_desc, b_desc, tile, k, slot, ring, work, BLOCK)    copy a unit's K block ``k`` into ``slot``
+    LOAD(a_desc, b_desc, tile, k, slot, ring, BLOCK)     copy a unit's K block ``k`` into ``slot``
 
 A partition locates its units in ascending order, some of them twice, each with the ``work`` that came with the one
 before. ``b_desc`` has a descriptor of B for each of the block's widths (:func:`by_width`). ``out`` is a named tuple of
@@ -22,7 +22,9 @@ the kernel's; its ``staging`` is shared memory, a tile a consumer, and where the
 Where a block has more than one of ``k_steps``, a tile has two fields more: ``whole`` of its K blocks are whole, and of
 the other one, if there is one, so many of ``k_steps`` from the first on are copied and multiplied, no more: TMA fills
 what lies beyond a matrix with zeros at 16 bytes a cycle, a quarter of the rate at which it copies from L2
-(``benchmarks/results/tma_fill_h100.json``).
+(``benchmarks/results/tma_fill_h100.json``). The kernel copies the steps of that block:
+
+    LOAD_STEPS(tile, k, slot, ring, work, BLOCK)
 """
 
 from __future__ import annotations
@@ -89,7 +91,7 @@ def same_work(work, BLOCK: gl.constexpr):
 
 
 @gluon.jit
-def load_tiles(a_desc, b_desc, tile, k, slot, ring, work, BLOCK: gl.constexpr):
+def load_tiles(a_desc, b_desc, tile, k, slot, ring, BLOCK: gl.constexpr):
     """Copy one K block of A and B, of the matrices as they lie."""
     SHARERS: gl.constexpr = BLOCK.sharers
     full = ring.full.index(slot)
@@ -111,16 +113,49 @@ def load_tiles(a_desc, b_desc, tile, k, slot, ring, work, BLOCK: gl.constexpr):
 
 
 @gluon.jit
-def expect_steps(full, steps, SLOT_BYTES: gl.constexpr, STEPS: gl.constexpr):
-    """Announce the bytes of the first ``steps`` of a slot's ``STEPS``."""
-    for i in gl.static_range(STEPS):
-        mbarrier.expect(full, SLOT_BYTES // STEPS * (i + 1), pred=steps == i + 1)
+def no_steps(tile, k, slot, ring, work, BLOCK: gl.constexpr):
+    """Of kernels whose K blocks are all whole."""
+
+
+@gluon.jit
+def whole_blocks(tile, BLOCK: gl.constexpr):
+    """How many of a tile's K blocks are copied and multiplied whole."""
+    if BLOCK.k_steps == 1:
+        return tile.blocks
+    else:
+        return tile.whole
+
+
+@gluon.jit
+def wait_free(ring, index, BLOCK: gl.constexpr):
+    """Wait until the slot of ring index ``index`` may be filled, by all CTAs of a cluster."""
+    wait_empty(ring.empty, index, BLOCK.depth)
+    if BLOCK.cluster > 1:
+        wait_empty(ring.all_empty, index, BLOCK.depth)
+
+
+@gluon.jit
+def load_rest(
+    tile, index, ring, work, SLOT_BYTES: gl.constexpr, BLOCK: gl.constexpr, LOAD_STEPS: gl.constexpr
+):  # fmt: skip
+    """Copy the steps of a tile's last K block, where it is not whole; the ring index that follows."""
+    STEPS: gl.constexpr = BLOCK.k_steps
+    if tile.whole < tile.blocks:
+        with proton.scope("producer_wait"):
+            wait_free(ring, index, BLOCK)
+        with proton.scope("tma_issue"):
+            slot = index % BLOCK.depth
+            for i in gl.static_range(STEPS):
+                mbarrier.expect(ring.full.index(slot), SLOT_BYTES // STEPS * (i + 1), pred=tile.k_steps == i + 1)
+            LOAD_STEPS(tile, tile.whole, slot, ring, work, BLOCK)
+        index += 1
+    return index
 
 
 @gluon.jit
 def producer(
     a_desc, b_desc, ring, work, BLOCK: gl.constexpr, COUNT: gl.constexpr, LOCATE: gl.constexpr, BEGIN: gl.constexpr,
-    LOAD: gl.constexpr,
+    LOAD: gl.constexpr, LOAD_STEPS: gl.constexpr,
 ):  # fmt: skip
     A_BYTES: gl.constexpr = BLOCK.sharers * a_desc.block_type.nbytes // BLOCK.cluster
     # The tiles of B hold as many bytes for each of the block's columns.
@@ -130,20 +165,16 @@ def producer(
     work = BEGIN(work, BLOCK)
     for unit in range(gl.program_id(0), COUNT(work, BLOCK), gl.num_programs(0)):
         tile, work = LOCATE(unit, work, BLOCK)
-        for k in range(tile.blocks):
-            slot = index % BLOCK.depth
+        for k in range(whole_blocks(tile, BLOCK)):
             with proton.scope("producer_wait"):
-                wait_empty(ring.empty, index, BLOCK.depth)
-                if BLOCK.cluster > 1:
-                    wait_empty(ring.all_empty, index, BLOCK.depth)
+                wait_free(ring, index, BLOCK)
             with proton.scope("tma_issue"):
-                if BLOCK.k_steps == 1:
-                    mbarrier.expect(ring.full.index(slot), SLOT_BYTES)
-                else:
-                    steps = gl.where(k < tile.whole, BLOCK.k_steps, tile.k_steps)
-                    expect_steps(ring.full.index(slot), steps, SLOT_BYTES, BLOCK.k_steps)
-                LOAD(a_desc, b_desc, tile, k, slot, ring, work, BLOCK)
+                slot = index % BLOCK.depth
+                mbarrier.expect(ring.full.index(slot), SLOT_BYTES)
+                LOAD(a_desc, b_desc, tile, k, slot, ring, BLOCK)
             index += 1
+        if BLOCK.k_steps > 1:
+            index = load_rest(tile, index, ring, work, SLOT_BYTES, BLOCK, LOAD_STEPS)
     if BLOCK.launch_dependents:
         launch_dependents()
 
@@ -218,10 +249,7 @@ def multiply(ring, index, tile, BLOCK: gl.constexpr, PART: gl.constexpr):
     """The product of a tile's ring slots, from ring index ``index`` on, an accumulator for each of the block's widths;
     the multiplies of the last slot may still be in flight, every other slot has been let go."""
     acc = accumulators(ring, BLOCK)
-    whole = tile.blocks
-    if BLOCK.k_steps > 1:
-        whole = tile.whole
-    for k in range(whole):
+    for k in range(whole_blocks(tile, BLOCK)):
         slot = index % BLOCK.depth
         with proton.scope("consumer_wait"):
             wait_full(ring.full, index, BLOCK.depth)
@@ -404,7 +432,7 @@ def allocate_staging(dtype: gl.constexpr, BLOCK: gl.constexpr):
 def specialize(
     a_desc, b_desc, out, ring, work, BLOCK: gl.constexpr, COUNT: gl.constexpr, LOCATE: gl.constexpr,
     FINISH: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
-    BEGIN: gl.constexpr = same_work, LOAD: gl.constexpr = load_tiles,
+    BEGIN: gl.constexpr = same_work, LOAD: gl.constexpr = load_tiles, LOAD_STEPS: gl.constexpr = no_steps,
 ):  # fmt: skip
     """Run the producer and the consumers; the launch's ``num_warps`` are one consumer's: 8, or 4 where several are."""
     wait_for_previous_kernel()
@@ -412,7 +440,7 @@ def specialize(
         gl.warp_specialize(
             [
                 (consumer, (out, ring, work, BLOCK, COUNT, LOCATE, FINISH, BEGIN, 0)),
-                (producer, (a_desc, b_desc, ring, work, BLOCK, COUNT, LOCATE, BEGIN, LOAD)),
+                (producer, (a_desc, b_desc, ring, work, BLOCK, COUNT, LOCATE, BEGIN, LOAD, LOAD_STEPS)),
             ],
             [1],
             [PRODUCER_REGISTERS],
@@ -422,7 +450,7 @@ def specialize(
             [
                 (consumer, (out, ring, work, BLOCK, COUNT, LOCATE, FINISH, BEGIN, 0)),
                 (consumer, (out, ring, work, BLOCK, COUNT, LOCATE, FINISH, BEGIN, 1)),
-                (producer, (a_desc, b_desc, ring, work, BLOCK, COUNT, LOCATE, BEGIN, LOAD)),
+                (producer, (a_desc, b_desc, ring, work, BLOCK, COUNT, LOCATE, BEGIN, LOAD, LOAD_STEPS)),
             ],
             [4, 1],
             [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
@@ -433,7 +461,7 @@ def specialize(
                 (consumer, (out, ring, work, BLOCK, COUNT, LOCATE, FINISH, BEGIN, 0)),
                 (consumer, (out, ring, work, BLOCK, COUNT, LOCATE, FINISH, BEGIN, 1)),
                 (consumer, (out, ring, work, BLOCK, COUNT, LOCATE, FINISH, BEGIN, 2)),
-                (producer, (a_desc, b_desc, ring, work, BLOCK, COUNT, LOCATE, BEGIN, LOAD)),
+                (producer, (a_desc, b_desc, ring, work, BLOCK, COUNT, LOCATE, BEGIN, LOAD, LOAD_STEPS)),
             ],
             [4, 4, 1],
             [CONSUMER_REGISTERS, CONSUMER_REGISTERS, PRODUCER_REGISTERS],

@@ -171,19 +171,8 @@ def locate(unit, work, BLOCK: gl.constexpr):
 
 
 @gluon.jit
-def load(a_desc, b_desc, tile, k, slot, ring, work, BLOCK: gl.constexpr):
-    """Copy a K block of both operands; of wgrad, the steps of it that have rows of the tile's group."""
-    if BLOCK.product == "wgrad":
-        if k < tile.whole:
-            load_block(a_desc, b_desc, tile, k, slot, ring, BLOCK)
-        else:
-            load_steps(work.launch, tile, k, slot, ring, BLOCK)
-    else:
-        load_block(a_desc, b_desc, tile, k, slot, ring, BLOCK)
-
-
-@gluon.jit
-def load_block(a_desc, b_desc, tile, k, slot, ring, BLOCK: gl.constexpr):
+def load(a_desc, b_desc, tile, k, slot, ring, BLOCK: gl.constexpr):
+    """Copy a K block of both operands, of wgrad one of the group's rows alone."""
     SHARERS: gl.constexpr = BLOCK.sharers
     full = ring.full.index(slot)
     for part in gl.static_range(SHARERS):
@@ -208,7 +197,7 @@ def load_block(a_desc, b_desc, tile, k, slot, ring, BLOCK: gl.constexpr):
 
 
 @gluon.jit
-def load_steps(launch, tile, k, slot, ring, BLOCK: gl.constexpr):
+def load_steps(tile, k, slot, ring, work, BLOCK: gl.constexpr):
     """Copy the steps of wgrad's last K block; rows beyond the group's end become zeros."""
     SHARERS: gl.constexpr = BLOCK.sharers
     WIDTHS: gl.constexpr = len(BLOCK.widths)
@@ -219,10 +208,11 @@ def load_steps(launch, tile, k, slot, ring, BLOCK: gl.constexpr):
             row = tile.a_k + k * BLOCK.block_k + i * K_STEP
             for part in gl.static_range(SHARERS):
                 a = ring.a.index(slot * SHARERS + part)
-                load_step(launch.a_step, a, row, tile.a_row + part * BLOCK.rows, tile.end, full, i)
+                load_step(work.launch.a_step, a, row, tile.a_row + part * BLOCK.rows, tile.end, full, i)
             for width in gl.static_range(WIDTHS):
                 b = ring.b[width].index(slot)
-                load_step(launch.b_step[width], b, row, tile.column + width * BLOCK.widths[0], tile.end, full, i)
+                column = tile.column + width * BLOCK.widths[0]
+                load_step(work.launch.b_step[width], b, row, column, tile.end, full, i)
 
 
 @gluon.jit
@@ -320,7 +310,7 @@ def grouped_gemm_kernel(
     out = GroupedOutput(c_desc, staging, scales)
     specialize(
         a_desc, b_descs, out, ring, launch, BLOCK, unit_count, locate, finish, PRODUCER_REGISTERS, CONSUMER_REGISTERS,
-        begin, load,
+        begin, load, load_steps,
     )  # fmt: skip
 
 
