@@ -13,6 +13,7 @@ anew where the first candidates of many shapes were timed (``bench_gemm_many.py`
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ import numpy as np
 from bench_target import CARD, TARGET
 from card_constants import CardConstants, SettledRow
 from kernel_cases.bench_rows import BenchRow
+from kernel_cases.grouped_case import group_sizes
 from kernel_tables import SearchedRow, exhaustive_path, power_path, read_exhaustive, read_many, read_sustained
 from results_file import RESULTS, head, write
 from row_work import WorkOf, device_work
@@ -81,13 +83,15 @@ ORDERED = {
     "gemm": "gemm_layouts", "gemm fp8": "gemm_fp8", "gemm_bias_act": "gemm_bias_act", "grouped_gemm": "grouped_gemm",
 }  # fmt: skip
 """Calibrations whose settled rows show what a card costs, and their tables."""
-MANY = ("_before", "_training", "_tiles", "")
+MANY = ("_before", "_training", "_tiles", "", "_changed")
 """Files of ``bench_gemm_many.py`` that gemm is fitted anew to: what was read before that, training rows that were read
-again while it was, for the first choices of constants between, training rows with the best of each tile, and the newest
-run's."""
+again while it was, for the first choices of constants between, training rows with the best of each tile, the newest
+run's, and rows whose first choice had changed since."""
 EARLY_LAUNCHES, FASTER_SPLITS = "2026-11-27T14:00:00Z", "2026-11-27T06:20:00Z"
 """When kernels began to be launched before the one ahead of them has ended, and when split tiles began to be added as
 today. What was read before tells nothing of short launches and of kernels of one partition, or of splits."""
+GROUP_STEPS = "2026-11-27T23:25:00Z"
+"""When wgrad began to leave out the steps of a group's last K block that have none of its rows."""
 ORDERED_KERNELS = ("gemm", "gemm fp8", "gemm_bias_act", "grouped_gemm", "grouped_gemm fp8")
 """All that run such blocks in such orders: the constants are the card's, not the kernel's."""
 
@@ -99,6 +103,8 @@ SAVED, SCATTERED = "early_launch_us", "scatter_l2"
 LAUNCHING = ("gemm fp8", "gemm_bias_act")
 """Calibrations of kernels that let the next launch begin early and split K as gemm does: what that saves and costs is
 gemm's."""
+LEAST_K_BLOCK = 64
+"""Elements: a K block of the narrowest."""
 SPLITTING = ("gemm", "gemm_bias_act")
 """Kernels whose plans may split K. The raw tables hold splits of former kernels, so only whole plans of them count."""
 SPLIT = ("split_us", "split_scale", "split_trip_us", "stream_l2")
@@ -148,7 +154,7 @@ def fit_tables(profile: Profile, tables: Path, variants: bool) -> Profile:
     for fitted in (*FITTED, *VARIANTS) if variants else FITTED:
         path = exhaustive_path(tables, fitted.table)
         if path.exists():
-            found = better(profile, whole(read_exhaustive(path)), fitted, f"benchmarks/results/{path.name}")
+            found = better(profile, searched(path), fitted, f"benchmarks/results/{path.name}")
             profile = found if fitted in FITTED else profile
     return profile
 
@@ -293,6 +299,20 @@ def launched_as_today(date: str, config: TuningConfig, us: float) -> bool:
     if candidate.launch_dependents and us > EARLY_BESIDE_US:
         return False
     return candidate.split == "none" or date >= FASTER_SPLITS
+
+
+def searched(path: Path) -> list[SearchedRow]:
+    """The rows of a raw table as today's kernels take them: no splits of K, and no wgrad of groups that end inside of a
+    K block, where that was read before :data:`GROUP_STEPS`."""
+    former = json.loads(path.read_text())["date"] < GROUP_STEPS
+    return [found for found in whole(read_exhaustive(path)) if not (former and ends_inside_blocks(found.row))]
+
+
+def ends_inside_blocks(row: BenchRow) -> bool:
+    """Whether the rows that wgrad sums over are no whole K blocks in some group."""
+    if row.kernel != "grouped_gemm" or row.option("product") != "wgrad":
+        return False
+    return any(size % LEAST_K_BLOCK for size in group_sizes(row))
 
 
 def whole(table: Sequence[SearchedRow]) -> list[SearchedRow]:

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 from bench_target import CARD, TARGET
-from fit_kernels import whole
+from fit_kernels import searched
 from kernel_cases.bench_rows import SPLITS, TABLES
-from kernel_tables import SearchedRow, compare_path, exhaustive_path, read_exhaustive
+from kernel_tables import SearchedRow, compare_path, exhaustive_path
 from recorded_rankings import ranking
 from results_file import RESULTS, head, read_rows, write
 from time_statistics import geomean
@@ -163,9 +163,9 @@ def report(folder: Path, profile: Profile) -> Row:
                 for group in groups_of(row):
                     compared.setdefault(group, {}).setdefault(row["split"], []).append(row)
         if (path := exhaustive_path(folder, table)).exists():
-            searched = whole(read_exhaustive(path))
+            rows_searched = searched(path)
             for split in SPLITS:
-                rows = [replay(m, profile) for m in searched if m.row.split == split]
+                rows = [replay(m, profile) for m in rows_searched if m.row.split == split]
                 if rows:
                     replayed.setdefault(table, {})[split] = replay_summary(rows)
     summaries = {

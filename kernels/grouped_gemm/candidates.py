@@ -16,11 +16,12 @@ from warpplan.kernels.gemm.candidates import (
 )
 from warpplan.kernels.gemm.space import ELEMENT_BYTES, GemmConfig
 from warpplan.kernels.grouped_gemm.distribution import GroupedShape
-from warpplan.kernels.grouped_gemm.space import Product, Scales, violations
+from warpplan.kernels.grouped_gemm.space import K_STEP, Product, Scales, violations
 from warpplan.planner.values.costs import CostTable
 from warpplan.planner.values.device import Device
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 GROUPS = (4, 16)
@@ -56,8 +57,9 @@ class GroupGrid:
     """How each row of a table covers one shape. Arrays [rows] but where said otherwise: [rows, distinct sizes] over the
     different group sizes of the shape, of which ``count`` says how many groups have each.
 
-    ``depth`` is the extent that a group's product sums over; ``units`` are tiles, those of empty groups too where they
-    are filled with zeros; ``group_m`` is no more than the largest group's row tiles.
+    ``depth`` is the extent that a group's product sums over, in ``k_blocks``, of wgrad counted to a step; ``units`` are
+    tiles, those of empty groups too where they are filled with zeros; ``group_m`` is no more than the largest group's
+    row tiles.
     """
 
     sizes: Ints
@@ -67,7 +69,7 @@ class GroupGrid:
     depth: Ints
     row_tiles: Ints
     column_tiles: Ints
-    k_blocks: Ints
+    k_blocks: Floats
     group_m: Ints
     valid: Bools
 
@@ -82,8 +84,8 @@ class GroupGrid:
         return np.asarray(self.group_tiles @ self.count)
 
     @property
-    def iterations(self) -> Ints:
-        """Loop iterations of all tiles [rows]."""
+    def iterations(self) -> Floats:
+        """Loop iterations of all tiles [rows]; a K block of which not all steps run counts as a part."""
         return np.asarray((self.group_tiles * self.k_blocks) @ self.count)
 
 
@@ -99,7 +101,9 @@ def grid(t: CandidateTable, shape: GroupedShape) -> GroupGrid:
     columns = shape.n if shape.product == "forward" else shape.k
     depth = sizes if wgrad else np.full_like(sizes, shape.k if shape.product == "forward" else shape.n)
     # The gradient of an empty group's B is one block of zeros.
-    row_tiles, k_blocks = -(-rows // t.block_m[:, None]), np.maximum(1, -(-depth // t.block_k[:, None]))
+    row_tiles = -(-rows // t.block_m[:, None])
+    step = k_step(t.block_k[:, None], shape.product)
+    k_blocks = np.maximum(1, -(-depth // step)) * step / t.block_k[:, None]
     column_tiles = -(-columns // t.block_n)
     column_cover = round_up_to_power_of_two(columns)
     computed = (row_tiles @ count) * t.block_m
@@ -121,6 +125,11 @@ def grid(t: CandidateTable, shape: GroupedShape) -> GroupGrid:
     )
     group_m = np.minimum(t.group_m, np.maximum(1, most_tiles))
     return GroupGrid(sizes, count, rows, columns, depth, row_tiles, column_tiles, k_blocks, group_m, valid)
+
+
+def k_step(block_k: Ints, product: Product) -> Ints:
+    """What a group's depth is rounded up to: a K block, of wgrad a step of one."""
+    return np.full_like(block_k, K_STEP) if product == "wgrad" else block_k
 
 
 def candidates(shape: GroupedShape, dtype: str, device: Device, costs: CostTable) -> tuple[GemmConfig, ...]:

@@ -32,7 +32,7 @@ from warpplan.kernels.device.scaling import SCALE_BLOCK, Scales, scale_chunk
 from warpplan.kernels.device.tile_order import banded_tile
 from warpplan.kernels.gemm.gluon import RESULTS, TYPES
 from warpplan.kernels.gemm.space import GemmConfig
-from warpplan.kernels.grouped_gemm.space import PRODUCER_REGISTERS, consumer_registers
+from warpplan.kernels.grouped_gemm.space import K_STEP, PRODUCER_REGISTERS, consumer_registers
 from warpplan.kernels.triton_compat import (
     fence_async_shared,
     gl,
@@ -43,8 +43,7 @@ from warpplan.kernels.triton_compat import (
     tma_store_wait,
 )
 
-K_STEP = gl.constexpr(16)
-"""Rows of K that one wgmma takes, of 16-bit elements."""
+STEP = gl.constexpr(K_STEP)
 PANEL = 64
 """Columns that lie together in a tile [K, columns] of 16-bit elements: a swizzle's 128 bytes."""
 
@@ -113,7 +112,7 @@ def grouped_block(
     b_major = "k" if product == "forward" else "n"
     made = block(
         scheme, consumers, block_m, block_n, block_k, depth, chunks, staging_in_ring, False, True, "none", a_major,
-        b_major, scales, k_steps=block_k // int(K_STEP) if product == "wgrad" else 1,
+        b_major, scales, k_steps=block_k // int(STEP) if product == "wgrad" else 1,
     )  # fmt: skip
     return GroupedBlock(**vars(made), product=product, window=window)
 
@@ -154,7 +153,7 @@ def locate(unit, work, BLOCK: gl.constexpr):
     if WGRAD:
         blocks = gl.maximum(gl.cdiv(height, BLOCK.block_k), 1)
         whole = height // BLOCK.block_k
-        steps = gl.maximum(gl.cdiv(height - whole * BLOCK.block_k, K_STEP), 1)
+        steps = gl.maximum(gl.cdiv(height - whole * BLOCK.block_k, STEP), 1)
         tile = GroupTile(
             row, group.first, column, group.first, blocks, row, column, group.index, group.end, whole, steps
         )  # fmt: skip
@@ -205,7 +204,7 @@ def load_steps(tile, k, slot, ring, work, BLOCK: gl.constexpr):
     full = ring.full.index(slot)
     for i in gl.static_range(STEPS):
         if i < tile.k_steps:
-            row = tile.a_k + k * BLOCK.block_k + i * K_STEP
+            row = tile.a_k + k * BLOCK.block_k + i * STEP
             for part in gl.static_range(SHARERS):
                 a = ring.a.index(slot * SHARERS + part)
                 load_step(work.launch.a_step, a, row, tile.a_row + part * BLOCK.rows, tile.end, full, i)
@@ -216,12 +215,12 @@ def load_steps(tile, k, slot, ring, work, BLOCK: gl.constexpr):
 
 
 @gluon.jit
-def load_step(desc, tile, row, column, end, full, STEP: gl.constexpr):
-    """Copy step ``STEP`` of K of a tile [K, columns], panel by panel."""
+def load_step(desc, tile, row, column, end, full, INDEX: gl.constexpr):
+    """Copy step ``INDEX`` of K of a tile [K, columns], panel by panel."""
     COLUMNS: gl.constexpr = desc.block_type.shape[-1]
     PANELS: gl.constexpr = tile.shape[1] // COLUMNS
     for i in gl.static_range(PANELS):
-        panel = tile.slice(STEP * K_STEP, K_STEP, dim=0).slice(i * COLUMNS, COLUMNS, dim=1)
+        panel = tile.slice(INDEX * STEP, STEP, dim=0).slice(i * COLUMNS, COLUMNS, dim=1)
         tma_load(desc, ragged(row, column + i * COLUMNS, end), full, as_box(panel, desc))
 
 
@@ -333,7 +332,7 @@ def descriptor_blocks(config: GemmConfig, product: str) -> dict[str, tuple[int, 
 
 def step_box(columns: int) -> tuple[int, ...]:
     """Of a step of K and a panel of a tile's ``columns``."""
-    return 1, 1, int(K_STEP), min(PANEL, columns)
+    return 1, 1, int(STEP), min(PANEL, columns)
 
 
 def constants(config: GemmConfig, product: str, window: int, scales: str = "none") -> dict[str, object]:

@@ -29,6 +29,8 @@ FP8 = "float8_e4m3fn"
 PRODUCER_REGISTERS = 40
 """Of a producer thread: the plain GEMM's 24, and the window of group ends in which it finds a tile's group
 (``kernels/device/groups.py``). A multiple of 8, as ``setmaxnreg`` needs it; what it has, the consumers lack."""
+K_STEP = 16
+"""Rows of K that one wgmma takes, of 16-bit elements: of a group's last K block wgrad runs no step without a row."""
 MAX_GROUPS = 1_024
 """Groups of one product. More than any mixture of experts has; it bounds what planning for their sizes takes."""
 MAX_ROWS = 1 << 30

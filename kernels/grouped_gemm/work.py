@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from warpplan.kernels.gemm.candidates import CandidateTable
 from warpplan.kernels.gemm.space import ELEMENT_BYTES, RESULT_BYTES
 from warpplan.kernels.gemm.work import L2_RESIDENT, LINE_BYTES, SolvedTable
-from warpplan.kernels.grouped_gemm.candidates import GroupGrid, grid
+from warpplan.kernels.grouped_gemm.candidates import GroupGrid, grid, k_step
 from warpplan.kernels.grouped_gemm.distribution import GroupedShape
 from warpplan.planner.predict.time_model import DeviceWork
 from warpplan.planner.values.device import Device
@@ -25,7 +25,7 @@ def work(solved: SolvedTable, dtype: str, device: Device, shape: GroupedShape) -
     resident = (t.sm_count * t.ctas_per_sm).astype(np.float64)
     units = np.maximum(1, g.units).astype(np.float64)
     blocks = np.minimum(units, resident)
-    iterations = g.iterations.astype(np.float64)
+    iterations = g.iterations
     tile = (t.block_m * t.block_n).astype(np.float64)
     return (
         DeviceWork(
@@ -37,7 +37,7 @@ def work(solved: SolvedTable, dtype: str, device: Device, shape: GroupedShape) -
             executed_flops=2.0 * tile * iterations * t.block_k,
             loaded_bytes=iterations * solved.load_bytes,
             rounds=np.ceil(units / resident),
-            trips=_busiest(t, shape).astype(np.float64),
+            trips=_busiest(t, shape),
             iterations=iterations / units,
             ii_cycles=solved.ii_cycles,
             load_bytes=solved.load_bytes,
@@ -90,8 +90,9 @@ def busiest_trips(units: Ints, iterations: Ints, resident: int) -> int:
     return int(whole @ iterations + (once[:resident] + once[resident : 2 * resident]).max())
 
 
-def _busiest(t: CandidateTable, shape: GroupedShape) -> Ints:
-    """:func:`busiest_trips` of every row of ``t``: computed once for each block size."""
+def _busiest(t: CandidateTable, shape: GroupedShape) -> Floats:
+    """:func:`busiest_trips` of every row of ``t``, a K block of which not all steps run counted as a part:
+    computed once for each block size."""
     blocks = np.stack([t.block_m, t.block_n, t.block_k, t.ctas_per_sm], axis=1)
     distinct, row_of = np.unique(blocks, axis=0, return_inverse=True)
     sizes = np.array(shape.sizes, dtype=np.int64)
@@ -99,13 +100,15 @@ def _busiest(t: CandidateTable, shape: GroupedShape) -> Ints:
     for block_m, block_n, block_k, ctas in distinct.tolist():
         if shape.product == "wgrad":
             units = np.full_like(sizes, -(-shape.n // block_m) * -(-shape.k // block_n))
-            iterations = np.maximum(1, -(-sizes // block_k))
+            depth = sizes
         else:
-            columns, depth = (shape.n, shape.k) if shape.product == "forward" else (shape.k, shape.n)
+            columns, each = (shape.n, shape.k) if shape.product == "forward" else (shape.k, shape.n)
             units = -(-sizes // block_m) * -(-columns // block_n)
-            iterations = np.full_like(sizes, -(-depth // block_k))
-        found.append(busiest_trips(units, iterations, t.sm_count * ctas))
-    return np.array(found, dtype=np.int64)[row_of.reshape(-1)]
+            depth = np.full_like(sizes, each)
+        step = int(k_step(np.array(block_k), shape.product))
+        steps = np.maximum(1, -(-depth // step))
+        found.append(busiest_trips(units, steps, t.sm_count * ctas) * step / block_k)
+    return np.array(found)[row_of.reshape(-1)]
 
 
 def _unaligned(t: CandidateTable, shape: GroupedShape, element: int) -> Floats:

@@ -124,7 +124,7 @@ def check(kernel, product, ends, *, rows=None, n=6, k=7, seed=0, programs=2, **o
 
 def smaller(text):
     """The source with steps of 2 of K and panels of 2 columns, so that small blocks have several."""
-    return text.replace("K_STEP = gl.constexpr(16)", "K_STEP = gl.constexpr(2)").replace("PANEL = 64", "PANEL = 2")
+    return text.replace("STEP = gl.constexpr(K_STEP)", "STEP = gl.constexpr(2)").replace("PANEL = 64", "PANEL = 2")
 
 
 @pytest.fixture(scope="module")
@@ -265,8 +265,8 @@ MUTATIONS = {
     ),
     "a step's panels are all the first": ("row, column + i * COLUMNS, end", "row, column, end", "wgrad"),
     "an empty group has no step": (
-        "gl.maximum(gl.cdiv(height - whole * BLOCK.block_k, K_STEP), 1)",
-        "gl.cdiv(height - whole * BLOCK.block_k, K_STEP)",
+        "gl.maximum(gl.cdiv(height - whole * BLOCK.block_k, STEP), 1)",
+        "gl.cdiv(height - whole * BLOCK.block_k, STEP)",
         "wgrad",
     ),
     "every window begins anew": ("gl.max(search.ends, 0)\n", "0\n", "forward"),
