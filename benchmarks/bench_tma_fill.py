@@ -46,6 +46,7 @@ def _boxes() -> Iterator[Box]:
         yield Box(64, 64, inside, 64)
         yield Box(64, 64, inside, 64, ragged=True)
         yield Box(64, 64, inside, 64, ragged=True, own=True)
+    for inside in (64, 48, 32, 16, 0):
         yield Box(64, 64, 64, inside, own=True)
     for inside in (16, 15, 8, 1):
         yield Box(16, 64, inside, 64, ragged=True)

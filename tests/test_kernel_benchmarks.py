@@ -350,6 +350,19 @@ def test_a_calibration_stays_where_a_new_one_chooses_no_better(profile: Profile)
     assert found.source == "made by the model"
 
 
+def test_times_of_a_former_wgrad_are_left_out() -> None:
+    """Where its groups end inside of K blocks, and in a table that was read before that changed."""
+    path = kernel_tables.exhaustive_path(RESULTS, "grouped_gemm")
+    assert json.loads(path.read_text())["date"] < fit_kernels.GROUP_STEPS
+    kept, all_rows = fit_kernels.searched(path), kernel_tables.read_exhaustive(path)
+    left = {found.row for found in all_rows} - {found.row for found in kept}
+    assert left == {found.row for found in all_rows if fit_kernels.ends_inside_blocks(found.row)}
+    assert left
+    for row in left:
+        assert row.option("product") == "wgrad"
+        assert any(int(size) % 64 for size in row.option("sizes").split(","))
+
+
 def test_a_cards_constants_are_learnt_from_settled_rows() -> None:
     truth = CardConstants(order_l2=0.4, power_factor=0.8, energy_l2=0.3)
     read = fit_kernels.read_settled(embedded("NVIDIA H100 80GB HBM3"), RESULTS / "power_h100.json")

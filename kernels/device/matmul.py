@@ -21,7 +21,7 @@ the kernel's; its ``staging`` is shared memory, a tile a consumer, and where the
 
 Where a block has more than one of ``k_steps``, a tile has two fields more: ``whole`` of its K blocks are whole, and of
 the other one, if there is one, so many of ``k_steps`` from the first on are copied and multiplied, no more: TMA fills
-what lies beyond a matrix with zeros at 16 bytes a cycle, a quarter of the rate at which it copies from L2
+what lies beyond a matrix with zeros at 15 bytes a cycle, a third of the rate at which it copies from L2 or less
 (``benchmarks/results/tma_fill_h100.json``). The kernel copies the steps of that block:
 
     LOAD_STEPS(tile, k, slot, ring, work, BLOCK)
