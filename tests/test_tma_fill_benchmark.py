@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("triton", reason="needs triton")
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 import bench_tma_fill
 from results_file import RESULTS
