@@ -4,14 +4,15 @@
 
 One CTA an SM copies boxes of bf16 into a ring of slots and does nothing else. The box is the same for all SMs, so that
 they share what they read through L2, as tiles of one row or column do, or every SM has its own. ``bytes_per_cycle``
-are of the box, inside or not, by the clock that the card has meanwhile.
+are of the box, inside or not, by the clock that the card has meanwhile. With 4 slots, what whole boxes take is
+the latency of a copy more than the rate.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,24 @@ def copied(jobs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         }  # fmt: skip
 
 
+NAMED = {
+    "whole_shared": Box(64, 64, 64, 64), "quarter_shared": Box(64, 64, 16, 64), "outside_shared": Box(64, 64, 0, 64),
+    "whole_own": Box(64, 64, 64, 64, own=True), "quarter_own": Box(64, 64, 16, 64, ragged=True, own=True),
+    "half_of_columns_own": Box(64, 64, 64, 32, own=True), "outside_own": Box(64, 64, 64, 0, own=True),
+}  # fmt: skip
+"""What the documentation quotes."""
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Cycles and bytes a cycle of the :data:`NAMED` boxes."""
+    found = {Box(**{f.name: row[f.name] for f in fields(Box)}): row for row in rows if "cycles" in row}
+    return {
+        name: {key: found[box][key] for key in ("cycles", "bytes_per_cycle")}
+        for name, box in NAMED.items()
+        if box in found
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the result")
@@ -127,7 +146,8 @@ def main() -> None:
             require_target(result.pop("device"))
         print(job, result, flush=True)
         rows.append({"kernel": "tma_load", **job, **result})
-    write(options.out / f"tma_fill_{CARD}.json", {**head("tma_fill", TARGET.name), "copies": COPIES, "rows": rows})
+    result = {**head("tma_fill", TARGET.name), "copies": COPIES, "summary": summary(rows), "rows": rows}
+    write(options.out / f"tma_fill_{CARD}.json", result)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,10 @@ def test_the_kernel_compiles(ragged: bool) -> None:
 
 
 def test_recorded_boxes_are_those_of_the_benchmark() -> None:
-    rows = json.loads((RESULTS / "tma_fill_h100.json").read_text())["rows"]
+    recorded_file = json.loads((RESULTS / "tma_fill_h100.json").read_text())
+    rows = recorded_file["rows"]
+    assert recorded_file["summary"] == bench_tma_fill.summary(rows)
+    assert set(recorded_file["summary"]) == set(bench_tma_fill.NAMED)
     names = bench_tma_fill.Box.__dataclass_fields__
     recorded = {bench_tma_fill.Box(**{name: row[name] for name in names}) for row in rows}
     assert recorded <= set(bench_tma_fill.BOXES)

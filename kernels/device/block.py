@@ -15,8 +15,8 @@ class Block:
     or "n". ``split`` says how K is split: "none", "equal" ranges of each tile's, or "stream", a range a CTA of all
     tiles'. ``scales`` is "none", "tensor", "row" or "block" (:mod:`warpplan.kernels.device.scaling`). ``cluster`` CTAs
     share a block: its rows, each with all of its columns. ``launch_dependents``: the producer lets the next launch
-    begin (:mod:`warpplan.kernels.device.early_launch`). ``k_steps`` are a slot's parts of K, of which a unit's last
-    slot may have fewer; 1 where it is whole. ``tile`` is one chunk of the result as it is stored: transposed where the
+    begin (:mod:`warpplan.kernels.device.early_launch`). ``k_steps`` are the steps of K in a slot, 1 where
+    every slot is copied and multiplied whole. ``tile`` is one chunk of the result as it is stored: transposed where the
     operands are swapped.
 
     A tensor's sides are powers of two. Where ``block_n`` is none, the block has two accumulators, whose columns are

@@ -19,10 +19,9 @@ before. ``b_desc`` has a descriptor of B for each of the block's widths (:func:`
 the kernel's; its ``staging`` is shared memory, a tile a consumer, and where the product is scaled by blocks its
 ``scales`` are :class:`~warpplan.kernels.device.scaling.Scales`.
 
-Where a block has more than one of ``k_steps``, a tile has two fields more: ``whole`` of its K blocks are whole, and of
-the other one, if there is one, so many of ``k_steps`` from the first on are copied and multiplied, no more: TMA fills
-what lies beyond a matrix with zeros at 15 bytes a cycle, a third of the rate at which it copies from L2 or less
-(``benchmarks/results/tma_fill_h100.json``). The kernel copies the steps of that block:
+Where ``BLOCK.k_steps`` is more than 1, a tile has two fields more: ``whole`` counts its full K blocks; of a partial
+last block only the first ``last_steps`` steps are copied and multiplied. TMA fills what lies beyond a matrix with zeros
+at 15 bytes a cycle (``benchmarks/results/tma_fill_h100.json``). The kernel copies these steps:
 
     LOAD_STEPS(tile, k, slot, ring, work, BLOCK)
 """
@@ -146,7 +145,7 @@ def load_rest(
         with proton.scope("tma_issue"):
             slot = index % BLOCK.depth
             for i in gl.static_range(STEPS):
-                mbarrier.expect(ring.full.index(slot), SLOT_BYTES // STEPS * (i + 1), pred=tile.k_steps == i + 1)
+                mbarrier.expect(ring.full.index(slot), SLOT_BYTES // STEPS * (i + 1), pred=tile.last_steps == i + 1)
             LOAD_STEPS(tile, tile.whole, slot, ring, work, BLOCK)
         index += 1
     return index
@@ -301,7 +300,7 @@ def multiply_rest(ring, index, acc, tile, BLOCK: gl.constexpr, PART: gl.constexp
         with proton.scope("consumer_wait"):
             wait_full(ring.full, index, BLOCK.depth)
         with proton.scope("mma"):
-            acc = multiply_steps(ring, index % BLOCK.depth, acc, tile.k_steps, BLOCK, PART)
+            acc = multiply_steps(ring, index % BLOCK.depth, acc, tile.last_steps, BLOCK, PART)
     return acc
 
 
@@ -312,6 +311,7 @@ def multiply_steps(ring, slot, acc, steps, BLOCK: gl.constexpr, PART: gl.constex
     STEP: gl.constexpr = BLOCK.block_k // STEPS
     a, b = operands(ring, slot, BLOCK, PART)
     for i in gl.static_range(STEPS):
+        # Each branch waits: an accumulator that multiplies are in flight to is of another type for Gluon (3.6).
         if i < steps:
             left = a.slice(i * STEP, STEP, dim=1)
             main = warpgroup_mma(left, b.slice(i * STEP, STEP, dim=0), acc[0], is_async=True)

@@ -100,7 +100,7 @@ def grid(t: CandidateTable, shape: GroupedShape) -> GroupGrid:
     rows = np.full_like(sizes, shape.n) if wgrad else sizes
     columns = shape.n if shape.product == "forward" else shape.k
     depth = sizes if wgrad else np.full_like(sizes, shape.k if shape.product == "forward" else shape.n)
-    # The gradient of an empty group's B is one block of zeros.
+    # The gradient of an empty group's B is one step of zeros.
     row_tiles = -(-rows // t.block_m[:, None])
     step = k_step(t.block_k[:, None], shape.product)
     k_blocks = np.maximum(1, -(-depth // step)) * step / t.block_k[:, None]

@@ -59,7 +59,7 @@ class GroupedBlock(Block):
 class Launch(NamedTuple):
     """``columns`` of the result, ``depth`` of the product; of wgrad ``rows`` is N, else the groups say. ``a_step`` and
     ``b_step``, the latter one for each of the block's widths, are ragged descriptors of wgrad's operands, of one step
-    of K and one panel; of the other products' nobody uses them."""
+    of K and one panel; the other products do not use them."""
 
     a_step: gl.tensor
     b_step: tuple[gl.tensor, ...]
@@ -93,7 +93,7 @@ class GroupTile(NamedTuple):
     group: gl.tensor
     end: gl.tensor
     whole: gl.tensor
-    k_steps: gl.tensor
+    last_steps: gl.tensor
 
 
 class GroupedOutput(NamedTuple):
@@ -203,7 +203,7 @@ def load_steps(tile, k, slot, ring, work, BLOCK: gl.constexpr):
     STEPS: gl.constexpr = BLOCK.k_steps
     full = ring.full.index(slot)
     for i in gl.static_range(STEPS):
-        if i < tile.k_steps:
+        if i < tile.last_steps:
             row = tile.a_k + k * BLOCK.block_k + i * STEP
             for part in gl.static_range(SHARERS):
                 a = ring.a.index(slot * SHARERS + part)

@@ -155,7 +155,7 @@ def _launch(
     groups = ends.shape[0]
     boxes, keywords = _fixed(config, product, window_groups(groups), scales)
     _, columns = out.shape[-2:]
-    operands = {"a": left, "b": right, "c": out}
+    operands = {"a": left, "b": right, "c": out}  # by the first letter of a descriptor's name
     arguments = (
         *(_describe(operands[name[0]], boxes[name]) if name in boxes else None for name in gluon.DESCRIPTORS),
         ends,

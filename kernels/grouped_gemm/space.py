@@ -30,7 +30,10 @@ PRODUCER_REGISTERS = 40
 """Of a producer thread: the plain GEMM's 24, and the window of group ends in which it finds a tile's group
 (``kernels/device/groups.py``). A multiple of 8, as ``setmaxnreg`` needs it; what it has, the consumers lack."""
 K_STEP = 16
-"""Rows of K that one wgmma takes, of 16-bit elements: of a group's last K block wgrad runs no step without a row."""
+"""Rows of K that one wgmma takes, of 16-bit elements. Of a group's last K block wgrad runs the steps that have a row,
+of an empty group one step of zeros."""
+STEPPED_K = 64
+"""The longest K block of wgrad's tiles with two accumulators and several consumers: with 128, 32 to 320 bytes spill."""
 MAX_GROUPS = 1_024
 """Groups of one product. More than any mixture of experts has; it bounds what planning for their sizes takes."""
 MAX_ROWS = 1 << 30
@@ -83,6 +86,8 @@ def _own_violations(config: GemmConfig, dtype: str, product: str) -> Iterator[st
         yield "not persistent: how many tiles there are is known to the device alone"
     if product != "forward" and dtype == FP8:
         yield f"{product} with {dtype}: expected one of {', '.join(SIXTEEN_BIT)}"
+    if product == "wgrad" and c.wide and c.consumers > 1 and c.block_k > STEPPED_K:
+        yield f"block_k {c.block_k} of block_n {c.block_n} by {c.consumers} consumers: wgrad's steps of K spill"
     if c.wide and c.consumers > 1 and dtype == FP8:
         yield f"block_n {c.block_n} of {c.consumers} consumers with {dtype}: the scales of its columns spill"
     if c.live_registers + BASE_REGISTERS > consumer_registers(c):

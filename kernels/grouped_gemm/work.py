@@ -91,8 +91,8 @@ def busiest_trips(units: Ints, iterations: Ints, resident: int) -> int:
 
 
 def _busiest(t: CandidateTable, shape: GroupedShape) -> Floats:
-    """:func:`busiest_trips` of every row of ``t``, a K block of which not all steps run counted as a part:
-    computed once for each block size."""
+    """:func:`busiest_trips` of every row of ``t``, a K block of which not all steps run counted as a part
+    (for the latency of its copy too, which is a whole one's): computed once for each block size."""
     blocks = np.stack([t.block_m, t.block_n, t.block_k, t.ctas_per_sm], axis=1)
     distinct, row_of = np.unique(blocks, axis=0, return_inverse=True)
     sizes = np.array(shape.sizes, dtype=np.int64)

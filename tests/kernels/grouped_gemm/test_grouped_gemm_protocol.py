@@ -149,10 +149,11 @@ def test_groups_of_any_size(kernel, product, plan, ends):
 
 @pytest.mark.parametrize("plan", PLANS, ids=str)
 @pytest.mark.parametrize("product", PRODUCTS)
-def test_tiles_of_two_accumulators(kernel, product, plan):
-    """6 columns are 4 and 2, each with tiles of B of its own."""
+@pytest.mark.parametrize("columns", [6, 3])
+def test_tiles_of_two_accumulators(kernel, product, plan, columns):
+    """6 columns are 4 and 2, each with tiles of B of its own; of 3 the narrower has 1, less than a panel."""
     for ends in ((1,), (3, 8, 13), (0, 5, 5, 10)):
-        check(kernel, product, ends, rows=17, n=11, k=14, programs=2, **plan, BLOCK_N=6, EPILOGUE_SPLIT=3)
+        check(kernel, product, ends, rows=17, n=11, k=14, programs=2, **plan, BLOCK_N=columns, EPILOGUE_SPLIT=3)
 
 
 @given(
@@ -182,17 +183,21 @@ def test_any_ends_and_any_schedule(
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("plan", PLANS, ids=str)
 @pytest.mark.parametrize("product", PRODUCTS)
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
-def test_a_nan_stays_within_its_group(kernel, product, poison):
-    """Groups share K blocks and row tiles with their neighbours, whose NaN must not leak."""
+@pytest.mark.parametrize("columns", [{}, {"BLOCK_N": 6, "EPILOGUE_SPLIT": 3}], ids=str)
+def test_a_nan_stays_within_its_group(kernel, product, poison, plan, columns):
+    """Groups share K blocks and row tiles with their neighbours, whose NaN must not leak, from neither operand."""
     ends = (3, 3, 8, 13)
     left, right = operands(product, np.random.default_rng(1), 15, 6, 7, len(ends))
     left[3:8] = left[13:] = poison
-    if product != "wgrad":
+    if product == "wgrad":
+        right[3:8] = right[13:] = poison
+    else:
         right[0] = poison
     with np.errstate(invalid="ignore"):
-        found = run(kernel, product, left, right, ends, programs=2, seed=3, SCHEME="cooperative")
+        found = run(kernel, product, left, right, ends, programs=2, seed=3, **plan, **columns)
         np.testing.assert_array_equal(found, expected(product, left, right, ends))
     assert np.isfinite(found[8:13] if product != "wgrad" else found[[0, 1, 3]]).all()
 
@@ -263,6 +268,12 @@ MUTATIONS = {
         "        release(",
         "wgrad",
     ),
+    "B does not stop at its group's end": (
+        "load_step(work.launch.b_step[width], b, row, column, tile.end, full, i)",
+        "load_step(work.launch.b_step[width], b, row, column, work.launch.groups.rows, full, i)",
+        "wgrad",
+    ),
+    "both widths are copied in the wider's boxes": ("work.launch.b_step[width]", "work.launch.b_step[0]", "wgrad"),
     "a step's panels are all the first": ("row, column + i * COLUMNS, end", "row, column, end", "wgrad"),
     "an empty group has no step": (
         "gl.maximum(gl.cdiv(height - whole * BLOCK.block_k, STEP), 1)",
@@ -297,7 +308,9 @@ def test_a_broken_kernel_is_noticed(name):
     def any_ends():
         for seed, (ends, rows) in enumerate(CASES):
             check(broken, product, ends, rows=rows, n=4, seed=seed, SCHEME="single")
-            check(broken, product, ends, rows=rows, seed=seed, SCHEME="single", BLOCK_N=6, EPILOGUE_SPLIT=3)
+            for columns in (6, 3):
+                check(broken, product, ends, rows=rows, seed=seed, SCHEME="single", BLOCK_N=columns, EPILOGUE_SPLIT=3)
+        test_a_nan_stays_within_its_group(broken, product, np.nan, {"SCHEME": "single"}, {})
 
     with pytest.raises(AssertionError):
         any_ends()
