@@ -74,16 +74,21 @@ class Solvers:
             thread.join(max(0.0, until - time.monotonic()))
 
     def _work(self) -> None:
+        told = ""
         while not self._stopping.is_set():
             seen = self._submitted
             try:
                 claim = self._plans.claim(self._lease_s, planner_version())
+                told = ""
                 if claim is not None:
                     self._solve(claim)
                     continue
             except StoreError as error:
-                # A claim that could not be given back runs out; the plan is then taken up again.
-                _log.warning("plans wait: %s", error)
+                # A claim that could not be given back runs out; the plan is then taken up again. A store may be away
+                # for a day: one line says so, not one at each poll.
+                if str(error) != told:
+                    told = str(error)
+                    _log.warning("plans wait: %s", error)
             except Exception:
                 _log.exception("a solver failed unexpectedly and goes on with the next plan")
             with self._news:
