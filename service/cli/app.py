@@ -40,6 +40,7 @@ from warpplan.service.cli.shared_options import (
     print_json,
     read_lines,
     require_store,
+    store_name,
 )
 
 if TYPE_CHECKING:
@@ -221,7 +222,10 @@ def batch(
             tally.tell(result.line, result.error)
     timed = f", {measured} measured (*)" if measured else ""
     kept = tally.good - planned
-    print(f"{tally.good} shapes in {store}: {planned} planned now, {kept} kept before{timed}", file=sys.stderr)
+    print(
+        f"{tally.good} shapes in {store_name(workflow, store)}: {planned} planned now, {kept} kept before{timed}",
+        file=sys.stderr,
+    )
     tally.require_all_good()
 
 
@@ -255,7 +259,7 @@ def serve(
     listener = _listen(host, port)
     address, bound = listener.getsockname()[:2]
     shown = f"[{address}]" if ":" in address else address
-    served = f"{store}, read-only," if readonly else store
+    served = store_name(workflow, store) + (", read-only," if readonly else "")
     print(f"warpplan: serving {served} on http://{shown}:{bound} (documentation at /docs)", file=sys.stderr, flush=True)
     hosts = allowed_host or server.own_names(host)
     server.serve(create_app(workflow, solvers=solvers or SOLVERS, allowed_hosts=hosts), listener)

@@ -22,6 +22,7 @@ from warpplan.service.cli.shared_options import (
     print_json,
     read_lines,
     require_store,
+    store_name,
     user_output_on_stderr,
 )
 
@@ -275,8 +276,9 @@ def _rows(
     ]
     if not rows:
         tally.require_all_good()
+        holder = shapes or store_name(workflow, store)
         raise InvalidInput(
-            f"{shapes or store} holds no shape of {known}: name the kernel that the consumer computes with --kernel",
+            f"{holder} holds no shape of {known}: name the kernel that the consumer computes with --kernel",
             field="kernel", value=kernel,
         )  # fmt: skip
     return rows

@@ -74,6 +74,11 @@ def open_workflow(
     return Workflow(opened, profiles)
 
 
+def store_name(workflow: Workflow, given: str | None) -> str:
+    """The store of ``workflow`` as it may be shown: without the password of its URL."""
+    return workflow.store.name if workflow.store is not None else str(given)
+
+
 def require_store(store: str) -> None:
     """Raise :class:`StoreError` where ``store`` is a file that is not there: a command that only reads makes none."""
     if "://" not in store and not Path(store).exists():

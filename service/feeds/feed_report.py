@@ -44,7 +44,7 @@ class SkippedRow:
 
     def line(self) -> str:
         """For people."""
-        return f"  skip {shape_text(self.shape)} {self.dtype} on {self.device}: {self.reason}"
+        return f"  skip {problem_text(self.shape, self.dtype, self.device)}: {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class ExportReport:
             head
             + valid
             + tuple(
-                f"  {shape_text(e.shape)} {e.dtype} on {e.device}: {describe(e.config)}, "
+                f"  {problem_text(e.shape, e.dtype, e.device)}: {describe(e.config)}, "
                 f"{e.predicted_us:.1f} us predicted -> {e.path}"
                 for e in self.entries
             )
@@ -120,7 +120,7 @@ class VerifyReport:
         hits = sum(e.hit for e in self.entries)
         head = (f"{self.target}: {hits} of {len(self.entries)} rows hit for {self.consumer} in {self.out}",)
         judged = tuple(
-            f"  {'hit ' if e.hit else 'MISS'} {shape_text(e.shape)} {e.dtype} on {e.device}"
+            f"  {'hit ' if e.hit else 'MISS'} {problem_text(e.shape, e.dtype, e.device)}"
             + (f": {describe(e.config)}" if e.config else "")
             + (f" ({e.reason})" if e.reason else "")
             for e in self.entries
@@ -137,4 +137,9 @@ def describe(config: TuningConfig) -> str:
 def shape_text(shape: Shape) -> str:
     """``4096x4096x4096``, options after it."""
     sizes = "x".join(str(part) for part in shape if not isinstance(part, str))
-    return " ".join((sizes, *(part for part in shape if isinstance(part, str))))
+    return " ".join(([sizes] if sizes else []) + [part for part in shape if isinstance(part, str)])
+
+
+def problem_text(shape: Shape, dtype: str, device: str) -> str:
+    """``4096x4096x4096 bfloat16 on NVIDIA H200``; launches of a tuned kernel and of FLA have no sizes or no dtype."""
+    return " ".join(part for part in (shape_text(shape), dtype, "on", device) if part)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from http import HTTPStatus
 from math import isfinite
 from typing import Any
@@ -19,6 +20,8 @@ from warpplan.service.store.store_failures import ReadOnlyStore
 
 MEDIA_TYPE = "application/problem+json"
 MAX_VALUE_CHARACTERS = 200
+_MOST_OTHERS = 8
+"""Further fields of a request that are named; the rest are "…"."""
 RETRY_AFTER_S = 5
 
 
@@ -69,6 +72,11 @@ def problem_of(error: WarpplanError) -> dict[str, Any]:
     )
 
 
+def _field(place: Sequence[int | str]) -> str:
+    """A path into the body; the first element only says where the value came from."""
+    return ".".join(str(part) for part in place[1:]) or str(place[0])
+
+
 def install(app: FastAPI) -> None:
     """Make every error of ``app`` a problem document, the framework's own and unexpected ones included."""
 
@@ -79,9 +87,7 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         first, *more = error.errors()
-        # A path into the body; the first element only says where the value came from.
-        field = ".".join(str(part) for part in first["loc"][1:]) or str(first["loc"][0])
-        message = first["msg"]
+        field, message = _field(first["loc"]), first["msg"]
         if first["loc"] == ("body",) and isinstance(first.get("input"), bytes):
             # The framework parses a body as JSON only where its type says so.
             given = request.headers.get("content-type", "")
@@ -93,9 +99,13 @@ def install(app: FastAPI) -> None:
         if first["type"] == "json_invalid":
             # Here the path holds the character at which the parser gave up.
             message, field = f"not JSON at character {field}: {first['ctx']['error']}", "body"
-        detail = f"{field}: {message}" + (f" (and {len(more)} more)" if more else "")
+        others = [name for name in dict.fromkeys(_field(one["loc"]) for one in more) if name != field]
+        told = ", ".join(others[:_MOST_OTHERS]) + (", …" if len(others) > _MOST_OTHERS else "")
+        detail = f"{field}: {message}" + (f" (wrong, too: {told})" if told else "")
         limit = next((v for k, v in first.get("ctx", {}).items() if k in _LIMITS), None)
-        return respond(document(422, "invalid-request", detail, field=field, value=first.get("input"), limit=limit))
+        # Of what is missing and of what is no JSON the framework gives the whole around it.
+        value = None if first["type"] in ("missing", "json_invalid") else first.get("input")
+        return respond(document(422, "invalid-request", detail, field=field, value=value, limit=limit))
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:

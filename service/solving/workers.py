@@ -22,8 +22,10 @@ POLL_S = 2.0
 """How often to look for plans that other servers of the store have queued or left behind."""
 LOOK_S = 0.5
 """How often to tell the progress of the plans under way, and to see whether they were forgotten."""
-TRIES = 10
-"""How often to try to keep an answer while the store is locked or away, ``POLL_S`` apart."""
+TRIES = 150
+"""How often to try to keep an answer while the store is locked or away, ``POLL_S`` apart: five minutes, in which a
+database server restarts or another takes over. Twice as many hold a worker twice as long with an answer that no store
+takes."""
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +39,21 @@ class _UnderWay:
     told: dict[str, Any] | None = None
     renewed: float = field(default_factory=time.monotonic)
     unwanted: bool = False
+
+
+class _Outage:
+    """Logs once that the store is away, which may be seen twice a second for a day."""
+
+    def __init__(self) -> None:
+        self._told = ""
+
+    def tell(self, what: str, error: StoreError) -> None:
+        if str(error) != self._told:
+            self._told = str(error)
+            _log.warning("%s: %s", what, error)
+
+    def end(self) -> None:
+        self._told = ""
 
 
 class Solvers:
@@ -74,16 +91,18 @@ class Solvers:
             thread.join(max(0.0, until - time.monotonic()))
 
     def _work(self) -> None:
+        outage = _Outage()
         while not self._stopping.is_set():
             seen = self._submitted
             try:
                 claim = self._plans.claim(self._lease_s, planner_version())
+                outage.end()
                 if claim is not None:
                     self._solve(claim)
                     continue
             except StoreError as error:
                 # A claim that could not be given back runs out; the plan is then taken up again.
-                _log.warning("plans wait: %s", error)
+                outage.tell("plans wait", error)
             except Exception:
                 _log.exception("a solver failed unexpectedly and goes on with the next plan")
             with self._news:
@@ -119,22 +138,25 @@ class Solvers:
 
     def _kept(self, keep: Callable[[], bool]) -> bool:
         """Try again where the store does not answer: what took minutes to find is worth it."""
+        outage = _Outage()
         for _ in range(TRIES - 1):
             try:
                 return keep()
             except StoreError as error:
-                _log.warning("an answer waits: %s", error)
+                outage.tell("an answer waits", error)
                 if self._stopping.wait(self._poll_s):
                     break
         return keep()
 
     def _keep_claims(self) -> None:
+        outage = _Outage()
         while not self._stopping.wait(LOOK_S):
             for one in tuple(self._under_way.values()):
                 try:
                     self._look_at(one)
+                    outage.end()
                 except StoreError as error:
-                    _log.warning("plan %s is solved on: %s", one.claim.id[:12], error)
+                    outage.tell(f"plan {one.claim.id[:12]} is solved on", error)
 
     def _look_at(self, one: _UnderWay) -> None:
         at, progress = time.monotonic(), one.progress

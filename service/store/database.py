@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import weakref
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, text
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DisconnectionError
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 
@@ -33,8 +34,8 @@ class Database:
     def open(cls, where: str | Path, *, timeout_s: float = 10.0, readonly: bool = False) -> Database:
         """Open or create the one at a path or a database URL, and bring it to the current schema.
 
-        ``timeout_s`` is how long to wait for another writer. ``readonly`` opens what is there and never writes to it,
-        as is done with a file that may not be written.
+        ``timeout_s`` is how long to wait for another writer, and for a server to take the connection. ``readonly``
+        opens what is there and never writes to it, as is done with a file that may not be written.
         """
         place = str(where)
         if "://" in place:
@@ -60,20 +61,21 @@ class Database:
                 "the store's URL is not ASCII, as this process's encoding is: write it with %XX, or set PYTHONUTF8=1",
                 field="store",
             ) from None
-        except ArgumentError:
+        except (ArgumentError, ValueError):  # ValueError: a port that is no number
+            shown = re.sub("password=[^&]*", "password=***", re.sub("(://[^:/@]*:).*@", r"\1***@", place))
             raise StoreError(
-                f"store {place!r} is no database URL: expected a file or postgresql://user@host/name",
-                field="store", value=place,
+                f"store {shown!r} is no database URL: expected a file or postgresql://user@host:port/name",
+                field="store", value=shown,
             ) from None  # fmt: skip
-        if url.drivername in ("postgres", "postgresql"):
-            url = url.set(drivername="postgresql+psycopg")
-        elif url.get_backend_name() == "sqlite":
+        if url.get_backend_name() == "sqlite":
             return cls.open(url.database or "", timeout_s=timeout_s, readonly=readonly)
-        name = url.render_as_string(hide_password=True)
-        if url.get_backend_name() != "postgresql":
-            raise StoreError(f"store {name}: expected a file or postgresql://user@host/name", field="store", value=name)
+        name = _name_of(url)
+        if url.drivername not in _POSTGRES_DRIVERS:
+            raise StoreError(
+                f"store {name}: expected a file or postgresql://user@host:port/name", field="store", value=name
+            )
         try:
-            engine = create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": max(1, round(timeout_s))})
+            engine = postgres_engine(url.set(drivername="postgresql+psycopg"), timeout_s)
         except ModuleNotFoundError as error:
             raise StoreError(
                 f"store {name} needs the package {error.name}: pip install 'warpplan[postgres]'",
@@ -139,9 +141,9 @@ class Database:
     def writing(self) -> Iterator[Connection]:
         """A connection in one transaction, committed at the end; on SQLite the only writer from its start on."""
         if self.readonly:
+            writable = "make the file and its folder writable, " if self.engine.dialect.name == "sqlite" else ""
             raise ReadOnlyStore(
-                f"store {self.name} is read-only: make the file and its folder writable, serve it without --readonly, "
-                "or name another with --store",
+                f"store {self.name} is read-only: {writable}serve it without --readonly, or name another with --store",
                 field="store", value=self.name,
             )  # fmt: skip
         with (
@@ -150,6 +152,41 @@ class Database:
             connection.begin(),
         ):
             yield connection
+
+
+_POSTGRES_DRIVERS = ("postgres", "postgresql", "postgresql+psycopg")
+
+
+def _name_of(url: URL) -> str:
+    """``url`` as it may be shown: without the passwords that its user part or its query holds."""
+    secret = [key for key in url.query if "password" in key.lower()]
+    return url.difference_update_query(secret).render_as_string(hide_password=True)
+
+
+_SILENCE_S = 10
+"""Seconds until a connection counts as lost whose sent bytes are not acknowledged, and until a quiet one is probed.
+Linux's own are 15 minutes and 2 hours, and a request would wait as long. On a busy network a few seconds would end
+connections that work."""
+
+
+def postgres_engine(url: URL, timeout_s: float) -> Engine:
+    """Connections to PostgreSQL that wait ``timeout_s`` for the server, for a lock and for one another."""
+    chosen = {
+        "connect_timeout": max(1, round(timeout_s)), "tcp_user_timeout": 1_000 * _SILENCE_S,
+        "keepalives_idle": _SILENCE_S, "keepalives_interval": 5, "keepalives_count": 3,
+    }  # fmt: skip
+    engine = create_engine(
+        url, pool_pre_ping=True, pool_timeout=timeout_s,
+        connect_args={key: value for key, value in chosen.items() if key not in url.query},
+    )  # fmt: skip
+
+    @event.listens_for(engine, "connect")
+    def _opened(connection: Any, _: object) -> None:
+        # Not libpq's "options": poolers such as PgBouncer refuse it, and it may be in the URL.
+        connection.execute(f"SET lock_timeout = {max(1, round(1_000 * timeout_s))}")
+        connection.commit()
+
+    return engine
 
 
 def sqlite_engine(path: Path, timeout_s: float, *, readonly: bool) -> Engine:

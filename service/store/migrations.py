@@ -231,6 +231,8 @@ def migrate(engine: Engine, migrations: Sequence[Migration] = MIGRATIONS) -> Non
 def _apply(engine: Engine, migration: Migration) -> None:
     with engine.connect().execution_options(warpplan_write=True) as connection, connection.begin():
         if connection.dialect.name == "postgresql":
+            # However long the migration of another process takes: what it leaves is what this one needs.
+            connection.execute(text("SET LOCAL lock_timeout = 0"))
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
         if version(connection) >= migration.version:
             return

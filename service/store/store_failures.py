@@ -6,7 +6,8 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from warpplan.planner.errors import StoreError
 
@@ -22,6 +23,10 @@ _SQLITE = {
     sqlite3.SQLITE_PERM: "may not be opened: check the file's permissions",
 }
 
+_BUSY = "57014", "55P03", "40P01"
+"""PostgreSQL's SQLSTATEs of what another transaction kept waiting: query_canceled by a time limit, lock_not_available,
+deadlock_detected."""
+
 
 class ReadOnlyStore(StoreError):
     """The store can be read but not written."""
@@ -33,25 +38,40 @@ def translated(name: str) -> Iterator[None]:
     try:
         yield
     except DBAPIError as error:
-        raise _of_driver(name, error.orig) from None
+        raise _of_driver(name, error.orig, operational=isinstance(error, OperationalError)) from None
     except sqlite3.Error as error:
         raise _of_driver(name, error) from None
     except UnicodeDecodeError:
         # SQLite's own message about a damaged schema holds the damaged bytes.
         raise StoreError(f"store {name} {_SQLITE[sqlite3.SQLITE_CORRUPT]}", field="store", value=name) from None
+    except PoolTimeout:
+        raise StoreError(
+            f"store {name} has no free connection: all that this process may open are in use: ask again later",
+            field="store", value=name,
+        ) from None  # fmt: skip
     except SQLAlchemyError as error:
         raise StoreError(f"store {name}: {_first_line(error)}", field="store", value=name) from None
 
 
-def _of_driver(name: str, error: BaseException | None) -> StoreError:
+def _of_driver(name: str, error: BaseException | None, *, operational: bool = True) -> StoreError:
     if isinstance(error, sqlite3.Error):
         # The low byte is the primary result code; the rest says more than a user needs.
         code = getattr(error, "sqlite_errorcode", -1) & 0xFF
         kind = ReadOnlyStore if code == sqlite3.SQLITE_READONLY else StoreError
         return kind(f"store {name} {_SQLITE.get(code, f'fails: {_first_line(error)}')}", field="store", value=name)
-    if getattr(error, "sqlstate", None) in ("25006", "42501"):  # read_only_sql_transaction, insufficient_privilege
-        return ReadOnlyStore(f"store {name} is read-only: {_first_line(error)}", field="store", value=name)
-    return StoreError(f"store {name} cannot be used: {_first_line(error)}", field="store", value=name)
+    state, reason = getattr(error, "sqlstate", None), _first_line(error)
+    if state == "42501":  # insufficient_privilege
+        told = f"is closed to this role: {reason}: GRANT it the right, or name another role or store with --store"
+        return ReadOnlyStore(f"store {name} {told}", field="store", value=name)
+    if state == "25006":  # read_only_sql_transaction
+        told = f"is read-only: {reason}: name the primary server or another store with --store"
+        return ReadOnlyStore(f"store {name} {told}", field="store", value=name)
+    if state in _BUSY:
+        return StoreError(f"store {name} {_SQLITE[sqlite3.SQLITE_BUSY]}", field="store", value=name)
+    way_out = ""
+    if state is None and operational:  # the driver could not connect, or lost the connection
+        way_out = ": check that the server runs, and the host, port, role, password and database of the URL"
+    return StoreError(f"store {name} cannot be used: {reason}{way_out}", field="store", value=name)
 
 
 def _first_line(error: object) -> str:

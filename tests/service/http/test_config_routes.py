@@ -123,6 +123,17 @@ def test_a_body_of_another_type_is_told_so(http: httpx.Client) -> None:
         assert (body["value"], body["limit"]) == ("text/plain", "application/json")
 
 
+def test_a_body_that_lacks_fields_or_is_no_json_is_told_so(http: httpx.Client) -> None:
+    body = problem(http.post("/v1/measurements", json={"kernel": "gemm", "M": 64}), 422, "shape")
+    assert body["detail"].startswith("shape: Field required (wrong, too: ")
+    assert "config" in body["detail"]
+    assert body["value"] is None
+    json_type = {"Content-Type": "application/json"}
+    body = problem(http.post("/v1/configs:batch", content=b"{", headers=json_type), 422, "body")
+    assert "not JSON at character 1" in body["detail"]
+    assert body["value"] is None
+
+
 def test_a_misspelt_parameter_is_named(http: httpx.Client) -> None:
     for path in ("/v1/plans?stat=failed", "/v1/plans/x?stat=failed", "/v1/tunings?kernel=a&stat=failed"):
         assert "unknown query parameter 'stat'" in problem(http.get(path), 422, "stat")["detail"]

@@ -206,11 +206,26 @@ def test_no_such_folder(tmp_path: Path) -> None:
         Store.open(tmp_path)
 
 
-@pytest.mark.parametrize("url", ["mysql://u:secret@h/d", "nonsense://", "://", "postgresql://u:secret@127.0.0.1:1/d"])
-def test_urls_that_lead_nowhere(url: str) -> None:
+@pytest.mark.parametrize(
+    ("url", "way_out"),
+    [
+        ("mysql://u:secret@h/d", "expected a file or postgresql://user@host:port/name"),
+        ("nonsense://", "expected a file or postgresql://"),
+        ("://", "expected a file or postgresql://"),
+        ("postgresql://u:secret@h:port/d", "expected a file or postgresql://"),
+        ("postgresql://u:sec@ret@[::1/d?sslpassword=secret", "expected a file or postgresql://"),
+        ("postgresql+psycopg2://u:secret@h/d", "expected a file or postgresql://"),
+        ("postgresql://u:secret@127.0.0.1:1/d", "check that the server runs"),
+        ("postgresql://127.0.0.1:1/d?user=u&password=secret", "check that the server runs"),
+    ],
+)
+def test_urls_that_lead_nowhere(url: str, way_out: str) -> None:
     with pytest.raises(StoreError) as caught:
         Store.open(url, timeout_s=1)
-    assert "secret" not in one_line(caught.value)
+    told = one_line(caught.value)
+    assert way_out in told
+    assert "secret" not in f"{told} {caught.value.value}"
+    assert "ret@" not in told
 
 
 @pytest.mark.parametrize("open_elsewhere", [False, True])

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import pytest
-from sqlalchemy import inspect, text
+from sqlalchemy import create_engine, inspect, text
 from sqlalchemy.engine import make_url
 
 from warpplan.kernels.declaration import MAX_LIST_CHARACTERS
 from warpplan.planner.errors import StoreError
 from warpplan.planner.values.tuning import TuningConfig
+from warpplan.service.cli.app import main
 from warpplan.service.feeds.provenance import digest_of
 from warpplan.service.feeds.remote_artifacts import packed
 from warpplan.service.solving.plan_queue import Plans
@@ -22,6 +24,7 @@ from warpplan.service.store.answer_store import Store
 from warpplan.service.store.artifact_store import ArtifactKey, Artifacts, artifact
 from warpplan.service.store.checksums import BY_TABLE
 from warpplan.service.store.measured_times import Measurement
+from warpplan.service.store.store_failures import ReadOnlyStore
 from warpplan.service.store.tuned.kernel_answer_store import KernelAnswer, KernelAnswers
 from warpplan.service.workflow.configure import Workflow
 from warpplan.service.workflow.request import Item
@@ -172,8 +175,59 @@ def test_a_newer_schema(store: Store, url: str) -> None:
         Store.open(url)
 
 
-def test_the_password_is_not_shown(store: Store, url: str) -> None:
-    assert "secret" not in Store.open(make_url(url).set(password="secret").render_as_string(hide_password=False)).name
+def test_the_password_is_not_shown(store: Store, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "shapes.csv").write_text("M,N,K\n512,64,64\n")
+    with_password = make_url(url).set(drivername="postgresql", password="secret").render_as_string(hide_password=False)
+    assert main(["batch", str(tmp_path / "shapes.csv"), "--store", with_password]) == 0
+    assert main(["export", "--target", "inductor", "--kernel", "grouped_gemm", "--store", with_password]) == 2
+    told = capsys.readouterr()
+    assert "1 shapes in postgresql://" in told.err
+    assert "secret" not in told.out + told.err
+
+
+def test_who_holds_a_lock_is_not_waited_for_longer_than_said(store: Store, url: str, gemm: Callable[..., Item]) -> None:
+    answer = Workflow(store).configure(gemm(512, 64, 64))
+    with Store.open(url).database.engine.begin() as holder:
+        holder.execute(text("LOCK TABLE configs IN ACCESS EXCLUSIVE MODE"))
+        waiting = Store.open(url, timeout_s=0.2)
+        with pytest.raises(StoreError, match="is locked by another process: wait for it to end"):
+            waiting.find([answer.problem], answer.profile, answer.planner)
+    assert waiting.find([answer.problem], answer.profile, answer.planner)
+
+
+def test_a_lost_connection_costs_no_answer(store: Store, gemm: Callable[..., Item]) -> None:
+    before = Workflow(store).configure(gemm(512, 64, 64))
+    other = create_engine(store.database.engine.url)
+    with other.begin() as connection:
+        lost = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+        connection.execute(text(f"{lost} AND datname = current_database()"))
+    other.dispose()
+    assert Workflow(store).configure(gemm(512, 64, 64)) == replace(before, kind="exact")
+
+
+def test_a_role_that_may_only_read(store: Store, url: str, gemm: Callable[..., Item]) -> None:
+    before = Workflow(store).configure(gemm(512, 64, 64))
+    with store.database.engine.begin() as connection:
+        if not connection.execute(text("SELECT rolsuper FROM pg_roles WHERE rolname = current_user")).scalar():
+            pytest.skip("the role of WARPPLAN_TEST_POSTGRES may not make others")
+        connection.execute(text("CREATE ROLE warpplan_reader LOGIN"))
+    reader = make_url(url).set(username="warpplan_reader").render_as_string(hide_password=False)
+    try:
+        with pytest.raises(StoreError, match="permission denied for table warpplan_schema: GRANT it the right"):
+            Store.open(reader, readonly=True)
+        with store.database.engine.begin() as connection:
+            connection.execute(text("GRANT SELECT ON ALL TABLES IN SCHEMA public TO warpplan_reader"))
+        for readonly, refused in ((True, "is read-only: serve it without --readonly"), (False, "GRANT it the right")):
+            workflow = Workflow(Store.open(reader, readonly=readonly))
+            assert workflow.configure(gemm(512, 64, 64)) == replace(before, kind="exact")
+            fresh = workflow.configure(gemm(1024, 64, 64))
+            assert (fresh.kind, fresh.kept) == ("planned", False)
+            with pytest.raises(ReadOnlyStore, match=refused):
+                workflow.record(gemm(512, 64, 64), before.config, before.prediction.time_us)
+    finally:
+        with store.database.engine.begin() as connection:
+            connection.execute(text("DROP OWNED BY warpplan_reader"))
+            connection.execute(text("DROP ROLE warpplan_reader"))
 
 
 def test_answers_about_kernels_of_others(store: Store) -> None:

@@ -54,6 +54,7 @@ def test_the_jobs_autotuner_takes_what_was_predicted_and_then_what_was_measured(
     assert run(capsys, *verify)[0] == 1
     status, out, _ = run(capsys, *export)
     assert (status, "triton: 1 entries for" in out) == (0, True)
+    assert "\n   " not in out, "lines of the report begin with two blanks"
     config = found_by_the_job(spec, cache)
     assert dict(config.kwargs) == dict(answer.ranked[0][0].kwargs)
     assert run(capsys, *verify, "--strict")[0] == 0
