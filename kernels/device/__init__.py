@@ -9,7 +9,7 @@ from registers to global memory. They take what they need as arguments; none kno
 EXPORTS = {
     "activations": ("activate",),
     "block": ("accumulator_widths", "Block", "block"),
-    "boxes": ("as_box", "ragged_box", "ragged_form", "RAGGED_ROWS"),
+    "boxes": ("as_box", "as_boxes", "ragged_box", "ragged_form", "RAGGED_ROWS"),
     "early_launch": ("LAUNCH_OPTIONS", "wait_for_previous_kernel"),
     "epilogue": ("accumulator_layout", "column_chunks", "shared_layout", "store_rows", "store_staged"),
     "groups": ("count_units", "find_group", "first_window", "Groups", "Search", "window_groups"),

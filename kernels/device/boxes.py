@@ -35,3 +35,17 @@ def as_box(tile, desc):
     """A shared tile with the further dimensions, each of one, of the descriptor's box."""
     SHAPE: gl.constexpr = desc.block_type.shape
     return reinterpret(tile, tile.dtype, SHAPE, desc.layout)
+
+
+@gluon.constexpr_function
+def further_dimensions(shape, rank):
+    """``shape`` behind as many dimensions of one as ``rank`` needs."""
+    return [1] * (rank - len(shape)) + list(shape)
+
+
+@gluon.jit
+def as_boxes(tile, desc):
+    """A shared tile with the further dimensions of the descriptor's box, to be sliced into such boxes: Triton 3.8 makes
+    no box of a slice."""
+    SHAPE: gl.constexpr = further_dimensions(tile.shape, len(desc.block_type.shape))
+    return reinterpret(tile, tile.dtype, SHAPE, desc.layout)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from warpplan.kernels.device.block import Block, accumulator_widths, block
-from warpplan.kernels.device.boxes import RAGGED_ROWS, as_box
+from warpplan.kernels.device.boxes import RAGGED_ROWS, as_box, as_boxes
 from warpplan.kernels.device.early_launch import LAUNCH_OPTIONS
 from warpplan.kernels.device.epilogue import column_chunks, shared_layout
 from warpplan.kernels.device.groups import Groups, Search, count_units, find_group, first_window
@@ -219,9 +219,10 @@ def load_step(desc, tile, row, column, end, full, INDEX: gl.constexpr):
     """Copy step ``INDEX`` of K of a tile [K, columns], panel by panel."""
     COLUMNS: gl.constexpr = desc.block_type.shape[-1]
     PANELS: gl.constexpr = tile.shape[1] // COLUMNS
+    step = as_boxes(tile, desc).slice(INDEX * STEP, STEP, dim=2)
     for i in gl.static_range(PANELS):
-        panel = tile.slice(INDEX * STEP, STEP, dim=0).slice(i * COLUMNS, COLUMNS, dim=1)
-        tma_load(desc, ragged(row, column + i * COLUMNS, end), full, as_box(panel, desc))
+        panel = step.slice(i * COLUMNS, COLUMNS, dim=3)
+        tma_load(desc, ragged(row, column + i * COLUMNS, end), full, panel)
 
 
 @gluon.jit
