@@ -363,11 +363,19 @@ def right_tile(ring, slot, BLOCK: gl.constexpr, WIDTH: gl.constexpr):
 def ring_staging(ring, slot, BLOCK: gl.constexpr, PART: gl.constexpr):
     """A chunk's view of bytes that this consumer alone still holds: its A tile, or B's where nobody shares B. The
     result has the operands' type."""
-    LAYOUT: gl.constexpr = shared_layout(BLOCK.tile, ring.a.dtype)
     if BLOCK.sharers == 1 and BLOCK.block_n > BLOCK.block_m:
-        return reinterpret(ring.b[0].index(slot), ring.a.dtype, BLOCK.tile, LAYOUT)
+        return first_chunk(ring.b[0].index(slot), BLOCK)
     else:
-        return reinterpret(ring.a.index(slot * BLOCK.sharers + PART), ring.a.dtype, BLOCK.tile, LAYOUT)
+        return first_chunk(ring.a.index(slot * BLOCK.sharers + PART), BLOCK)
+
+
+@gluon.jit
+def first_chunk(operand, BLOCK: gl.constexpr):
+    """The first of as many chunks of the result as an operand's tile has room for; Triton 3.8 sees as many bytes in a
+    view as there are."""
+    LAYOUT: gl.constexpr = shared_layout(BLOCK.tile, operand.dtype)
+    CHUNKS: gl.constexpr = operand.shape[0] * operand.shape[1] // (BLOCK.tile[0] * BLOCK.tile[1])
+    return reinterpret(operand, operand.dtype, [CHUNKS, BLOCK.tile[0], BLOCK.tile[1]], LAYOUT).index(0)
 
 
 @gluon.jit

@@ -9,9 +9,10 @@ import pytest
 pytest.importorskip("triton", reason="compiling needs triton")
 
 from warpplan.kernels.gemm.compile_gemm import compile_gemm
-from warpplan.kernels.gemm.space import LAYOUTS, GemmConfig
+from warpplan.kernels.gemm.space import LAYOUTS, GemmConfig, violations
 from warpplan.kernels.triton_compat import has_clusters
 from warpplan.planner.errors import InvalidConfig
+from warpplan.planner.values.device import H200
 
 REPRESENTATIVES = (
     GemmConfig("single", 128, 256, 64, 8, 3),
@@ -56,6 +57,12 @@ EARLY = (
     GemmConfig("cooperative", 128, 128, 64, 4, 4, split_k=3),
     GemmConfig("pingpong", 64, 128, 64, 4, 4),
 )
+CHUNKS_IN_SLOTS = (
+    GemmConfig("single", 128, 256, 64, 8, 4, epilogue_split=4, staging="ring"),
+    GemmConfig("single", 128, 256, 64, 8, 4, epilogue_split=4, staging="ring", swap=True),
+    GemmConfig("pingpong", 64, 256, 64, 4, 4, epilogue_split=4, staging="ring"),
+    GemmConfig("single", 128, 64, 64, 4, 4, epilogue_split=2, staging="ring"),
+)
 
 
 @pytest.mark.matrix
@@ -66,6 +73,13 @@ def test_the_next_launch_is_let_begin_where_the_plan_says_so(config, early):
     assert report.clean
     assert report.ptx.count("griddepcontrol.wait") == 1
     assert report.ptx.count("griddepcontrol.launch_dependents") == early
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("config", CHUNKS_IN_SLOTS, ids=repr)
+def test_chunks_smaller_than_the_slot_that_they_leave_through(config):
+    assert not violations(config, "bfloat16", H200)
+    assert compile_gemm(config, "bfloat16").clean
 
 
 @pytest.mark.matrix
