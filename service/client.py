@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 ShapeValue = int | str | Sequence[int]
 """A size, or an option: text, or whole numbers where the kernel takes a list of them."""
+PLAN_STATES = ("queued", "running", "done", "failed")
+"""What the service says of a plan (``State`` in ``warpplan.service.solving.plan_queue``)."""
 SHORTEST_POLL_S, LONGEST_POLL_S = 0.05, 1.0
 MOST_BODY_BYTES = 1 << 20
 """What the service takes in one request (``MAX_BODY_BYTES`` in ``warpplan.service.http.app``)."""
@@ -84,7 +86,7 @@ class Client:
     ``agreed`` that ``warpplan agree --out`` has written. A lookup that ends in a :class:`ClientError` is recorded as no
     answer, and no answer differs from every answer.
 
-    Raises :class:`ClientError` for a URL, a ``timeout`` or an ``on_error`` that cannot be used.
+    Raises :class:`ClientError` for a URL, a ``timeout``, a ``pause`` or an ``on_error`` that cannot be used.
     """
 
     def __init__(
@@ -101,11 +103,12 @@ class Client:
     ) -> None:
         _require_url(url)
         _require_seconds("timeout", timeout)
+        _require_period("pause", pause)
         if on_error not in ("raise", "none"):
             raise ClientError(f"on_error={on_error!r}: expected raise or none", field="on_error", value=on_error)
         self._url = url.rstrip("/")
         self._timeout = float(timeout)
-        self._pause = pause
+        self._pause = float(pause)
         self._quiet = on_error == "none"
         self._known: dict[str, tuple[str, bytes]] = {}
         self._down_until = 0.0
@@ -175,8 +178,10 @@ class Client:
         try:
             query = _query({name: word for name, word in words.items() if word != ""})
             found = self._get(f"/v1/tuned-kernels?{query}", "answers", list)["answers"]
+            if not all(isinstance(answer, dict) and isinstance(answer.get("config"), dict) for answer in found):
+                raise ClientError(_NO_SERVICE, field="url")
             if len(found) > 1:
-                known = "; ".join(answer["signature"] for answer in found)
+                known = "; ".join(str(answer.get("signature")) for answer in found)
                 raise ClientError(f"{kernel.__name__} is known with unlike arguments: name signature= of {known}")
         except ClientError as error:
             self._choices.note(kernel.__name__, asked, "", device, None)
@@ -267,7 +272,11 @@ class Client:
             if self._quiet:
                 return False
             raise
-        return bool(_object(reply).get("recorded"))
+        recorded = _object(reply).get("recorded")
+        if not isinstance(recorded, bool):
+            # A page of something else is no sign that the time is kept.
+            raise ClientError(_NO_SERVICE, field="url")
+        return recorded
 
     def plan(
         self,
@@ -286,6 +295,7 @@ class Client:
         planned, naming the element, :class:`PlanFailed` where solving failed, :class:`ServiceUnavailable` where there
         is no service, too many plans wait, or this one is not done in time: ask again, it goes on.
         """
+        _require_period("wait", wait)
         options = {"time_limit_s": time_limit_s, "depth": depth, "slack_cycles": slack_cycles}
         try:
             return self._planned(_json_bytes({"graph": graph, "options": options}), wait)
@@ -297,18 +307,22 @@ class Client:
     def _planned(self, request: bytes, wait: float) -> Json:
         until = time.monotonic() + wait
         reply, _ = self._send("/v1/plans", {"Content-Type": "application/json"}, request)
-        path = f"/v1/plans/{_object(reply).get('id')}"
+        plan_id = _object(reply).get("id")
+        if not isinstance(plan_id, str):
+            raise ClientError(_NO_SERVICE, field="url")
+        path = f"/v1/plans/{_quoted('id', plan_id)}"
         pause = SHORTEST_POLL_S
         while True:
             plan = _object(self._send(path, {}, None)[0])
-            if plan.get("state") == "failed":
-                raise PlanFailed(plan.get("problem") or {})
-            if plan.get("state") == "done":
+            if plan.get("state") not in PLAN_STATES:
+                raise ClientError(_NO_SERVICE, field="url")
+            if plan["state"] == "failed":
+                problem = plan.get("problem")
+                raise PlanFailed(problem if isinstance(problem, dict) else {"detail": f"plan {plan_id} failed"})
+            if plan["state"] == "done":
                 return plan
             if time.monotonic() + pause > until:
-                message = (
-                    f"plan {plan.get('id')} at {self._url} is still {plan.get('state')} after {wait:g} s: ask again"
-                )
+                message = f"plan {plan.get('id')} at {self._url} is still {plan['state']} after {wait:g} s: ask again"
                 raise ServiceUnavailable(message, field="wait", value=wait)
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_POLL_S)
@@ -367,13 +381,18 @@ def listen(url: str, *, timeout: float = 2.0, most_waiting: int = 1024, interval
     comes beyond that and what the service does not take within ``timeout`` seconds is dropped and counted. After a
     failed post the service is left alone for a while. ``close()`` ends at the first post that fails, so that it takes
     about ``timeout`` seconds where the service hangs. A launch costs nothing. Raises :class:`ClientError` for a URL, a
-    ``timeout`` or an ``interval_s`` that cannot be used.
+    ``timeout``, a ``most_waiting`` or an ``interval_s`` that cannot be used.
     """
     from warpplan.service.listening import TuningListener
 
     _require_url(url)
     _require_seconds("timeout", timeout)
     _require_seconds("interval_s", interval_s)
+    if isinstance(most_waiting, bool) or not isinstance(most_waiting, int) or most_waiting < 1:
+        raise ClientError(
+            f"most_waiting={most_waiting!r}: expected a whole number of tunings, at least 1",
+            field="most_waiting", value=most_waiting, limit=1,
+        )  # fmt: skip
     listener = TuningListener(url.rstrip("/"), timeout=timeout, most_waiting=most_waiting, interval_s=interval_s)
     listener.start()
     return listener
@@ -399,11 +418,21 @@ def _require_url(url: str) -> None:
 
 def _require_seconds(name: str, seconds: float) -> None:
     """Raise :class:`ClientError` for a wait that no operating system takes."""
-    if isinstance(seconds, bool) or not isinstance(seconds, Real) or not 0 < seconds <= LONGEST_WAIT_S:
+    if not _is_real(seconds) or not 0 < seconds <= LONGEST_WAIT_S:
         raise ClientError(
             f"{name}={seconds!r}: expected seconds, more than 0 and at most {LONGEST_WAIT_S:g}",
             field=name, value=seconds, limit=LONGEST_WAIT_S,
         )  # fmt: skip
+
+
+def _require_period(name: str, seconds: float) -> None:
+    """Raise :class:`ClientError` for what is no period of time. Infinity is one: it is compared, never slept."""
+    if not _is_real(seconds) or not seconds >= 0:
+        raise ClientError(f"{name}={seconds!r}: expected seconds, 0 or more", field=name, value=seconds, limit=0)
+
+
+def _is_real(number: object) -> bool:
+    return isinstance(number, Real) and not isinstance(number, bool)
 
 
 def _query(words: Mapping[str, object]) -> str:

@@ -182,7 +182,7 @@ class TuningListener:
         request = urllib.request.Request(self._url, data=body, headers={"Content-Type": "application/json"})
         try:
             within(self._timeout, lambda: _send(request, self._timeout))
-        except (OSError, HTTPException, ValueError) as error:
+        except (OSError, HTTPException, ValueError, RecursionError) as error:
             self.lost += len(tunings)
             _log.debug("%d tunings are lost: %s", len(tunings), error)
             return isinstance(error, urllib.error.HTTPError) and error.code < 500
@@ -191,8 +191,11 @@ class TuningListener:
 
 
 def _send(request: urllib.request.Request, timeout: float) -> None:
+    """Raises ``ValueError`` where the reply is not the service's: what was sent is then not kept."""
     with urllib.request.urlopen(request, timeout=timeout) as reply:
-        reply.read()
+        told = json.loads(reply.read())
+    if not isinstance(told, dict) or not isinstance(told.get("recorded"), int):
+        raise ValueError("the reply is not of the kind that was asked for: does the URL name a warpplan service?")
 
 
 def environment(gpu: int = 0) -> dict[str, str]:

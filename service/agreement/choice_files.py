@@ -25,6 +25,7 @@ from warpplan.service.agreement.rank_choices import NO_ANSWER, ChoiceKey, RankCh
 RECORD, AGREED = "warpplan/choices-1", "warpplan/agreed-1"
 MAX_BYTES = 256 * 2**20
 """Of one file. A choice takes some 500 bytes, and a job has thousands."""
+_CUT = "the rank still runs, was killed, or the file was cut; --partial compares what there is"
 
 
 @dataclass(frozen=True)
@@ -92,18 +93,14 @@ def read_record(path: Path, *, partial: bool = False) -> RankRecord:
     if partial and lines and not lines[-1].endswith("\n"):
         lines.pop()
     header = _header(path, lines)
+    if not lines[-1].endswith("\n"):
+        raise MalformedFile(path, f"its last line is not whole: {_CUT}", line=len(lines), field="record")
     reader = _RecordReader(path)
     for number, text in enumerate(lines[1:], 2):
         reader.take(number, text)
-    if lines and not lines[-1].endswith("\n"):
-        raise MalformedFile(path, "its last line is not whole: the file was cut", line=len(lines))
     if not reader.ended and not partial:
         raise MalformedFile(
-            path,
-            f"the record of rank {header.rank} has no end: the rank still runs, was killed, or the file was cut; "
-            "--partial compares what there is",
-            line=len(lines),
-            field="record",
+            path, f"the record of rank {header.rank} has no end: {_CUT}", line=len(lines), field="record"
         )
     return RankRecord(str(path), header, tuple(reader.choices), reader.step, reader.ended)
 
@@ -170,7 +167,7 @@ class _RecordReader:
 
 def _header(path: Path, lines: Sequence[str]) -> RecordHeader:
     if not lines:
-        raise MalformedFile(path, "is empty: expected the record of a rank, as Client(record=…) writes it")
+        raise MalformedFile(path, f"is empty: {_CUT}")
     fields = _object(path, lines[0], 1)
     if fields.get("schema") != RECORD:
         raise MalformedFile(
@@ -197,7 +194,8 @@ def _object(path: Path, text: str, line: int | None) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
-        cut = "" if text.endswith("\n") else ": the file was cut"
+        # Only a record's lines have numbers, and only records can be compared in part.
+        cut = "" if text.endswith("\n") else ": the file was cut" if line is None else f": {_CUT}"
         raise MalformedFile(path, f"not JSON{cut}", line=line) from None
     if not isinstance(found, dict):
         raise MalformedFile(path, "not a JSON object", line=line)

@@ -3,6 +3,7 @@ them together. A command imports what it needs when it runs, so that small ones 
 
 EXPORTS = {
     "shared_options": (
+        "LONGEST_S",
         "DeviceName",
         "Json",
         "LineTally",

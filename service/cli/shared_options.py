@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 INTERRUPTED = 130
 """Exit status of what Ctrl-C ended."""
+LONGEST_S = 1e6
+"""The most seconds that an option takes, eleven days, chosen by hand. No operating system waits for an infinity, and
+JSON has none."""
 SHOWN_ERRORS = 20
 """Bad lines of a shapes file that are named one by one; the rest are counted."""
 

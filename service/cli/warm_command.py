@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from warpplan.planner.errors import InvalidInput
-from warpplan.service.cli.shared_options import Json, print_json, user_output_on_stderr
+from warpplan.service.cli.shared_options import LONGEST_S, Json, print_json, user_output_on_stderr
 
 SCHEMA = "warpplan/warm-1"
 FAILED = 1
@@ -29,7 +29,9 @@ def warm(
         str, typer.Option(help="Folder of decisions, or a service's URL; by default in Triton's cache.")
     ] = "",
     measure: Annotated[bool, typer.Option(help="Try plans on the GPU, or trust what is predicted.")] = True,
-    time_limit: Annotated[float, typer.Option(min=1, help="Seconds that one step of a trial may take.")] = 60.0,
+    time_limit: Annotated[
+        float, typer.Option(min=1, max=LONGEST_S, help="Seconds that one step of a trial may take.")
+    ] = 60.0,
     as_json: Json = False,
 ) -> int | None:
     """Run SCRIPT.py with `planned()` around it, and keep what is decided on its kernels: later runs wait for nothing.

@@ -52,7 +52,7 @@ class RemoteArtifacts:
     def of_environment(cls, consumer: str) -> RemoteArtifacts:
         """The service that ``WARPPLAN_URL`` names, waited for as long as ``WARPPLAN_CACHE_TIMEOUT_S`` says."""
         url = os.environ.get(URL_VARIABLE, "").strip()
-        if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
+        if not _names_host(url):
             warn_once(
                 f"warpplan: {URL_VARIABLE}={url!r} names no service (expected http://host:port): local files only"
             )
@@ -84,7 +84,10 @@ class RemoteArtifacts:
     def keys(self) -> tuple[str, ...] | None:
         """Every key that has artifacts; ``None`` where the service is away."""
         reply = self._exchange("")
-        return None if reply is None else tuple(str(key) for key in reply.get("keys") or ())
+        found = None if reply is None else reply.get("keys")
+        if reply is not None and not isinstance(found, list):
+            self._left_alone("answers without keys")
+        return tuple(map(str, found)) if isinstance(found, list) else None
 
     def _exchange(self, path: str, data: bytes | None = None) -> dict[str, Any] | None:
         """The reply to GET, or to PUT of ``data``, at ``path``; ``None`` where there is none to be used."""
@@ -104,7 +107,10 @@ class RemoteArtifacts:
         except (OSError, HTTPException, ValueError, RecursionError) as error:
             self._left_alone(f"does not answer: {getattr(error, 'reason', None) or error or type(error).__name__}")
             return None
-        return reply if isinstance(reply, dict) else None
+        if not isinstance(reply, dict):
+            self._left_alone("answers what is no object")
+            return None
+        return reply
 
     def _left_alone(self, reason: str) -> None:
         self._away_until = time.monotonic() + self._pause_s
@@ -146,6 +152,16 @@ def _opened(name: str, kept: object) -> bytes | None:
         return data
     warn_once(f"warpplan: the service's {name} does not match its checksum: not used")
     return None
+
+
+def _names_host(url: str) -> bool:
+    """Whether a request can be sent to ``url``."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        _ = parts.port  # raises for one that is no port
+    except ValueError:  # a port, or brackets that do not close
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 def _quoted(key: str) -> str:

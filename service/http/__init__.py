@@ -2,7 +2,7 @@
 
 EXPORTS = {
     "app": ("create_app", "SOLVERS"),
-    "config_routes": ("item_of_query", "only_known_parameters"),
+    "config_routes": ("KNOWN_ONLY", "item_of_query", "single_parameters"),
     "config_schemas": ("*",),
     "json_bodies": ("JsonRoute",),
     "server": ("*",),

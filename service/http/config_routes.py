@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from typing import Any, cast
 
-from fastapi import APIRouter, Header, Request
+from fastapi import APIRouter, Depends, Header, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from warpplan.kernels import registry
@@ -98,17 +98,7 @@ async def _answer(declared: Declaration, request: Request, if_none_match: str | 
 
 def item_of_query(declared: Declaration, request: Request, *beside: str) -> Item:
     """The question in a query string; parameters ``beside`` it are the route's own. Raises :class:`InvalidInput`."""
-    expected = (*declared.parameters, "dtype", "device", *beside)
-    given: dict[str, str] = {}
-    for name, value in request.query_params.multi_items():
-        if name not in expected:
-            raise InvalidInput(
-                f"unknown query parameter {name!r}: expected {', '.join(expected)}",
-                field=name, value=value, limit=list(expected),
-            )  # fmt: skip
-        if name in given:
-            raise InvalidInput(f"query parameter {name!r} is given twice: give it once", field=name, value=value)
-        given[name] = value
+    given = single_parameters(request, (*declared.parameters, "dtype", "device", *beside))
     shape = tuple((name, given[name]) for name in declared.parameters if name in given)
     return Item(declared.name, shape, given.get("dtype", DEFAULT_DTYPE), given.get("device", DEFAULT_DEVICE))
 
@@ -116,13 +106,27 @@ def item_of_query(declared: Declaration, request: Request, *beside: str) -> Item
 def only_known_parameters(request: Request) -> None:
     """What a router depends on whose routes take no other query parameters than they declare: one that is misspelt
     would be left out of account. Raises :class:`InvalidInput`."""
-    expected = [parameter.alias for parameter in request.scope["route"].dependant.query_params]
+    single_parameters(request, [parameter.alias for parameter in request.scope["route"].dependant.query_params])
+
+
+def single_parameters(request: Request, expected: Sequence[str] | None = None) -> dict[str, str]:
+    """The query's parameters. Raises :class:`InvalidInput` for one that is given twice, of which only one value could
+    count, or is none of ``expected``; without ``expected`` every name will do."""
+    given: dict[str, str] = {}
     for name, value in request.query_params.multi_items():
-        if name not in expected:
+        if expected is not None and name not in expected:
             raise InvalidInput(
                 f"unknown query parameter {name!r}: expected {', '.join(expected) or 'none'}",
-                field=name, value=value, limit=expected,
+                field=name, value=value, limit=list(expected),
             )  # fmt: skip
+        if name in given:
+            raise InvalidInput(f"query parameter {name!r} is given twice: give it once", field=name, value=value)
+        given[name] = value
+    return given
+
+
+KNOWN_ONLY = [Depends(only_known_parameters)]
+"""The ``dependencies`` of a route, or of a router, for :func:`only_known_parameters`."""
 
 
 def _matching(if_none_match: str | None, answer: ConfigAnswer) -> str | None:
@@ -133,7 +137,7 @@ def _matching(if_none_match: str | None, answer: ConfigAnswer) -> str | None:
     return answer.etag if "*" in held else next((tag for tag in held if tag in answer.etags), None)
 
 
-@router.post("/v1/configs:batch", responses={200: {"model": config_schemas.BatchAnswer}})
+@router.post("/v1/configs:batch", responses={200: {"model": config_schemas.BatchAnswer}}, dependencies=KNOWN_ONLY)
 async def batch(body: config_schemas.BatchRequest, request: Request) -> Response:
     """The same for many, a status each; one bad item does not cost the others."""
     most = request.app.state.max_items
@@ -164,13 +168,13 @@ def _parsed(fields: object) -> Item | WarpplanError:
         return error
 
 
-@router.get("/v1/kernels")
+@router.get("/v1/kernels", dependencies=KNOWN_ONLY)
 async def kernels() -> dict[str, Any]:
     """What can be planned: each kernel with its sizes and options and what they mean, its dtypes, example shapes."""
     return {"kernels": [declared.as_dict() for declared in registry.declarations()]}
 
 
-@router.get("/v1/devices")
+@router.get("/v1/devices", dependencies=KNOWN_ONLY)
 async def devices(request: Request) -> dict[str, Any]:
     """The known GPUs; ``profile`` is the key of the profile that plans for it, null where there is none."""
     sources = _workflow(request).profiles.available()
@@ -181,7 +185,7 @@ async def devices(request: Request) -> dict[str, Any]:
     }
 
 
-@router.get("/v1/profiles/{profile_id}")
+@router.get("/v1/profiles/{profile_id}", dependencies=KNOWN_ONLY)
 async def profile(profile_id: str, request: Request) -> Response:
     """A profile by its key: identity, costs, ceilings, calibrations, failures."""
     source = _workflow(request).profiles.by_key(profile_id)

@@ -32,6 +32,9 @@ def _without_null(text: str) -> str:
 
 StoredText = Annotated[WholeText, AfterValidator(_without_null)]
 """Text that is a column of the store: PostgreSQL keeps no null character."""
+MOST_ENVIRONMENT_CHARACTERS = 200
+"""Of a name or a version in an environment, which error messages and ``warpplan calibrate`` print whole."""
+EnvironmentText = Annotated[StrictStr, Field(max_length=MOST_ENVIRONMENT_CHARACTERS), AfterValidator(_whole)]
 PositiveInt = Annotated[int, Field(strict=True, ge=1)]
 
 
@@ -185,9 +188,9 @@ class MeasurementRequest(_Strict):
     dtype: WholeText = DEFAULT_DTYPE
     device: WholeText | None = None
     config: Config
-    time_us: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
+    time_us: Annotated[float, Field(strict=True, gt=0, le=1e9, allow_inf_nan=False)]
     samples: Annotated[int, Field(strict=True, ge=1, le=2**31 - 1)] = 1
-    environment: Annotated[dict[WholeText, WholeText], Field(max_length=16)] = {}
+    environment: Annotated[dict[EnvironmentText, EnvironmentText], Field(max_length=16)] = {}
     run: Annotated[StoredText, Field(max_length=200)] = ""
     measured_at: Annotated[WholeText, Field(max_length=40, description="ISO 8601; now if empty.")] = ""
 

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Body, Path, Request
 from warpplan.kernels.compiler.launching.decisions import from_json, to_json
 from warpplan.planner.errors import StoreError
 from warpplan.service.http import config_schemas
+from warpplan.service.http.config_routes import KNOWN_ONLY
 from warpplan.service.http.json_bodies import JsonRoute
 from warpplan.service.metrics import Metrics
 from warpplan.service.store.decision_store import KernelPlans, UnknownKernelPlan
@@ -18,6 +19,7 @@ router = APIRouter(
     route_class=JsonRoute,
     prefix="/v1/kernel-plans",
     responses={"4XX": {"model": config_schemas.ProblemDetails}, "5XX": {"model": config_schemas.ProblemDetails}},
+    dependencies=KNOWN_ONLY,
 )
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, cast
 
-from fastapi import APIRouter, Depends, Header, Path, Query, Request
+from fastapi import APIRouter, Header, Path, Query, Request
 from fastapi.responses import Response
 
 from warpplan.planner.errors import InvalidInput, StoreError
 from warpplan.service.http import config_schemas
-from warpplan.service.http.config_routes import only_known_parameters
+from warpplan.service.http.config_routes import KNOWN_ONLY
 from warpplan.service.http.json_bodies import JsonRoute
 from warpplan.service.http.plan_schemas import NewPlan, PlanPage, PlanStatus, PlanSummary
 from warpplan.service.http.plan_timeline import MEDIA_TYPES, Format, accepted
@@ -26,7 +26,7 @@ router = APIRouter(
     route_class=JsonRoute,
     prefix="/v1/plans",
     responses={"4XX": {"model": config_schemas.ProblemDetails}, "5XX": {"model": config_schemas.ProblemDetails}},
-    dependencies=[Depends(only_known_parameters)],
+    dependencies=KNOWN_ONLY,
 )
 
 PlanId = Annotated[str, Path(description="the id that POST /v1/plans gave", max_length=200)]

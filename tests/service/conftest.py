@@ -3,6 +3,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
@@ -70,6 +71,35 @@ def serve() -> Iterator[Callable[[FastAPI], str]]:
         server.should_exit = True
         thread.join(20)
         assert not thread.is_alive(), "the server did not stop"
+
+
+@pytest.fixture
+def page() -> Iterator[Callable[[bytes], str]]:
+    """Serve the same bytes with status 200 at every path, as a server of something else does; gives the URL."""
+    running: list[ThreadingHTTPServer] = []
+
+    def start(body: bytes) -> str:
+        class Page(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            do_POST = do_PUT = do_GET
+
+            def log_message(self, format: str, *args: object) -> None: ...
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Page)
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        running.append(server)
+        return f"http://127.0.0.1:{server.server_port}"
+
+    yield start
+    for server in running:
+        server.shutdown()
+        server.server_close()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import httpx
 import pytest
@@ -22,6 +22,7 @@ from warpplan.service.client import (
     DEFAULT_DTYPE,
     DEFAULT_KERNEL,
     MOST_BODY_BYTES,
+    PLAN_STATES,
     ChoiceDiffers,
     Client,
     ClientError,
@@ -31,7 +32,7 @@ from warpplan.service.client import (
     listen,
 )
 from warpplan.service.http.app import MAX_BODY_BYTES, create_app
-from warpplan.service.solving.plan_queue import Plans
+from warpplan.service.solving.plan_queue import Plans, State
 from warpplan.service.store.answer_store import Store
 from warpplan.service.workflow import request
 from warpplan.service.workflow.configure import Workflow
@@ -101,6 +102,33 @@ def test_a_reply_of_something_else(reply: str, on_error: str, monkeypatch: pytes
             ask()
 
 
+@pytest.mark.parametrize(
+    "body", [b"<html>", b"{}", b"[]", b'{"answers": [5]}', b'{"answers": [{}, 1]}', b'{"answers": [{"config": 7}]}',
+             b'{"recorded": "yes"}', b'{"id": 5}', b'{"id": "x", "state": "lost"}']
+)  # fmt: skip
+def test_another_server_is_named_and_never_counts_as_one_that_kept_a_report(
+    page: Callable[[bytes], str], body: bytes
+) -> None:
+    client = Client(page(body), timeout=60, on_error="none")
+    for ask in (
+        lambda: client.tuned(SimpleNamespace(cache_key="a", __name__="k")),
+        lambda: client.measured("gemm", {}, 3.5, **SIZES),
+        lambda: client.plan({}, wait=0),
+    ):
+        with pytest.raises(ClientError, match="does the URL name a warpplan service"):
+            ask()
+
+
+def test_a_plan_that_failed_without_saying_why(page: Callable[[bytes], str]) -> None:
+    client = Client(page(b'{"id": "x", "state": "failed", "problem": [1]}'), timeout=60)
+    with pytest.raises(PlanFailed, match="plan x failed"):
+        client.plan({})
+
+
+def test_the_states_of_a_plan_are_the_services() -> None:
+    assert get_args(State) == PLAN_STATES
+
+
 def test_a_batch_that_the_service_would_hang_up_on(nobody: str) -> None:
     with pytest.raises(ServiceRefused, match="at most 1048576 in one request") as refused:
         Client(nobody, on_error="none").configs([{"kernel": "gemm", "shape": SIZES}] * 50_000)
@@ -110,11 +138,24 @@ def test_a_batch_that_the_service_would_hang_up_on(nobody: str) -> None:
 
 @pytest.mark.parametrize(
     "bad", [*({"timeout": seconds} for seconds in (0, -1, float("nan"), float("inf"), 1e9, "2", True)),
+            *({"pause": seconds} for seconds in (-1, float("nan"), "30", None, True)),
             {"on_error": "ignore"}]
 )  # fmt: skip
 def test_settings_that_are_none(bad: dict[str, Any]) -> None:
     with pytest.raises(ClientError, match=next(iter(bad))):
         Client("http://planner:8000", **bad)
+
+
+@pytest.mark.parametrize("wait", [-1, float("nan"), "5"])
+def test_a_wait_that_is_none(nobody: str, wait: Any) -> None:
+    with pytest.raises(ClientError, match=r"wait=.*: expected seconds, 0 or more"):
+        Client(nobody).plan({}, wait=wait)
+
+
+@pytest.mark.parametrize("most", [0, -1, "10", None, 1.5, True])
+def test_a_listener_takes_no_queue_that_would_end_the_job(most: Any) -> None:
+    with pytest.raises(ClientError, match=r"most_waiting=.*: expected a whole number of tunings, at least 1"):
+        listen("http://planner:8000", most_waiting=most)
 
 
 @pytest.mark.parametrize("name", ["timeout", "interval_s"])

@@ -240,6 +240,13 @@ def test_what_waits_behind_a_failed_post_is_posted_once_the_service_is_back(
     assert (listener.posted, listener.lost, len(kept(http))) == (2, MOST_BATCH, 2)
 
 
+@pytest.mark.parametrize("body", [b"<html>", b"{}", b"[]", b'{"recorded": null}', b"[" * 100_000])
+def test_what_another_server_takes_is_lost(page: Callable[[bytes], str], body: bytes) -> None:
+    with listen(page(body), interval_s=60, timeout=60) as listener:
+        listener(**event({64: [0.5]}))
+    assert (listener.posted, listener.lost) == (0, 1)
+
+
 def test_what_cannot_be_told_is_left_out_and_the_rest_is_posted(url: str, http: httpx.Client) -> None:
     with listen(url, interval_s=60) as listener:
         listener(**event({64: [float("nan")]}))

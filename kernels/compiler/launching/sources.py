@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import replace
@@ -50,12 +51,30 @@ def require_plans(plans: Plans) -> None:
     if plan is not None:
         plan.read()
     elif isinstance(plans, (str, Path)):
-        if not _is_url(plans):
+        if _is_url(plans):
+            _require_host(str(plans))
+        else:
             _require_decisions_folder(Path(plans))
     elif plans is not None:
         raise InvalidInput(
             f"plans {plans!r}: expected a folder, a .json file, http://host:port, a strategy or its JSON",
             field="plans", value=repr(plans),
+        )  # fmt: skip
+
+
+def _require_host(url: str) -> None:
+    """Raise :class:`InvalidInput` for a URL that no request can be sent to."""
+    reason = ""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        _ = parts.port  # raises for what is no port
+        named = bool(parts.hostname)
+    except ValueError as error:
+        named, reason = False, f" ({error})"
+    if not named:
+        raise InvalidInput(
+            f"plans {url!r} names no service: expected http://host:port{reason}",
+            field="plans", value=url, limit="http://host:port",
         )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ import typer
 
 from warpplan.planner.errors import InvalidInput
 from warpplan.service.cli.shared_options import (
+    LONGEST_S,
     DeviceName,
     Json,
     LineTally,
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 SCHEMA = "warpplan/measure-1"
 LAUNCHES = "launches"
 """The column of a shapes file that says how often a shape is launched."""
+MOST_LAUNCHES = 1e12
+"""Of one line. A launch takes more than 1 us, so that as many take eleven days; twice as many would do no harm."""
 SHOWN = 40
 """Shapes of a forecast that are printed, those that gain most; --json has all."""
 
@@ -46,11 +49,13 @@ Shapes = Annotated[
 ]
 Budget = Annotated[
     float | None,
-    typer.Option("--budget-s", min=0, help="Seconds of this GPU to spend where they are worth most, then stop."),
+    typer.Option(
+        "--budget-s", min=0, max=LONGEST_S, help="Seconds of this GPU to spend where they are worth most, then stop."
+    ),
 ]
 Top = Annotated[int, typer.Option(min=1, max=64, help="Candidates of each shape to measure at most.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be gained; needs no GPU.")]
-TimeLimit = Annotated[float, typer.Option(min=1, help="Seconds that one measurement may take.")]
+TimeLimit = Annotated[float, typer.Option(min=1, max=LONGEST_S, help="Seconds that one measurement may take.")]
 
 
 def measure(
@@ -148,10 +153,10 @@ def _launches(value: object) -> float:
         found = float(str(value))
     except ValueError:
         found = -1.0
-    if not 0 <= found < 1e12:
+    if not 0 <= found <= MOST_LAUNCHES:
         raise InvalidInput(
-            f"{LAUNCHES}={str(value)[:40]!r}: expected how often the shape is launched, from 0 on",
-            field=LAUNCHES, value=value, limit=0,
+            f"{LAUNCHES}={str(value)[:40]!r}: expected how often the shape is launched, 0 to {MOST_LAUNCHES:g}",
+            field=LAUNCHES, value=value, limit=MOST_LAUNCHES,
         )  # fmt: skip
     return found
 

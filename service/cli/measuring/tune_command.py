@@ -13,6 +13,7 @@ import typer
 
 from warpplan.planner.errors import InvalidInput
 from warpplan.service.cli.shared_options import (
+    LONGEST_S,
     DeviceName,
     Json,
     ProfileFile,
@@ -74,7 +75,9 @@ def tune(
     measure: Annotated[
         int, typer.Option(min=0, help="Measure the first N configurations of each shape here; needs a GPU and torch.")
     ] = 0,
-    time_limit: Annotated[float, typer.Option(min=1, help="Seconds that one measured configuration may take.")] = 60.0,
+    time_limit: Annotated[
+        float, typer.Option(min=1, max=LONGEST_S, help="Seconds that one measured configuration may take.")
+    ] = 60.0,
     limit: Annotated[int, typer.Option(min=1, help="Configurations to show for each shape.")] = SHOWN,
     as_json: Json = False,
 ) -> int | None:

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 
 from warpplan.kernels import registry
 from warpplan.service.http import config_schemas
-from warpplan.service.http.config_routes import item_of_query
+from warpplan.service.http.config_routes import KNOWN_ONLY, item_of_query
 from warpplan.service.http.json_bodies import JsonRoute
 from warpplan.service.metrics import Metrics
 from warpplan.service.store.measured_times import Measurement
@@ -31,7 +31,7 @@ def _workflow(request: Request) -> Workflow:
     return cast(Workflow, request.app.state.workflow)
 
 
-@router.post("", status_code=201, responses={200: {"model": config_schemas.Recorded}})
+@router.post("", status_code=201, responses={200: {"model": config_schemas.Recorded}}, dependencies=KNOWN_ONLY)
 async def record(
     body: config_schemas.MeasurementRequest, request: Request, response: Response
 ) -> config_schemas.Recorded:

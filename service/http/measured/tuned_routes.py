@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from warpplan.planner.errors import InvalidInput, StoreError
 from warpplan.service.http import config_schemas
+from warpplan.service.http.config_routes import single_parameters
 from warpplan.service.http.json_bodies import JsonRoute
 from warpplan.service.metrics import Metrics
 from warpplan.service.store.answer_store import Store
@@ -56,7 +57,7 @@ async def tuned(
 ) -> TunedKernels:
     """The kept configurations of a kernel, one for each shape, signature and device: the fastest that was measured,
     else the first predicted. Any other parameter of the query is a size, and then the shape has to be the same."""
-    shape = {name: _size(name, value) for name, value in request.query_params.items() if name not in WORDS}
+    shape = {name: _size(name, value) for name, value in single_parameters(request).items() if name not in WORDS}
     workflow = cast(Workflow, request.app.state.workflow)
     if workflow.store is None:
         raise StoreError("the service has no store of tuned kernels: start it with --store FILE", field="store")

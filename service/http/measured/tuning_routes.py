@@ -6,11 +6,11 @@ from functools import partial
 from typing import Annotated, cast
 
 from anyio import CapacityLimiter, to_thread
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 
 from warpplan.planner.errors import InvalidInput, StoreError
 from warpplan.service.http import config_schemas
-from warpplan.service.http.config_routes import only_known_parameters
+from warpplan.service.http.config_routes import KNOWN_ONLY
 from warpplan.service.http.json_bodies import JsonRoute
 from warpplan.service.http.measured import tuning_schemas
 from warpplan.service.metrics import Metrics
@@ -21,7 +21,7 @@ router = APIRouter(
     route_class=JsonRoute,
     prefix="/v1/tunings",
     responses={"4XX": {"model": config_schemas.ProblemDetails}, "5XX": {"model": config_schemas.ProblemDetails}},
-    dependencies=[Depends(only_known_parameters)],
+    dependencies=KNOWN_ONLY,
 )
 
 

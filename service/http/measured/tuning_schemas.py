@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt
 
-from warpplan.service.http.config_schemas import Config, WholeText
+from warpplan.service.http.config_schemas import Config, EnvironmentText, WholeText
 from warpplan.service.listening import LEAST_US, MOST_US
 
 Name = Annotated[WholeText, Field(min_length=1, max_length=500)]
@@ -19,7 +19,7 @@ class TimedConfig(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     config: Config
-    time_us: Annotated[float, Field(ge=LEAST_US, le=MOST_US, allow_inf_nan=False)] | None
+    time_us: Annotated[float, Field(strict=True, ge=LEAST_US, le=MOST_US, allow_inf_nan=False)] | None
 
 
 class Tuning(BaseModel):
@@ -42,7 +42,7 @@ class TuningReport(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     device: Name
-    environment: Annotated[dict[WholeText, WholeText], Field(max_length=16)] = {}
+    environment: Annotated[dict[EnvironmentText, EnvironmentText], Field(max_length=16)] = {}
     tunings: Annotated[list[Tuning], Field(min_length=1, max_length=1000)]
 
 

@@ -258,6 +258,16 @@ def test_a_path_that_gives_no_plans_is_told_before_any_launch(tmp_path: Path, pl
         assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [("http://", ""), ("http://[::1", "Invalid IPv6 URL"), ("http://planner:port", "could not be cast to integer")],
+)
+def test_a_url_without_a_host_is_told_before_any_launch(url: str, reason: str) -> None:
+    with pytest.raises(InvalidInput, match=f"names no service: expected http://host:port.*{reason}"):
+        planned(url)
+    planned("http://planner:8000")  # no service is asked before a launch
+
+
 def test_a_folder_that_may_not_be_read_or_made(tmp_path: Path) -> None:
     """In a process without root's right to read and write everything. To read decisions is enough."""
     for name, mode in (("read", 0o555), ("closed", 0o000)):

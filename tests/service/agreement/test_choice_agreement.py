@@ -130,7 +130,7 @@ class TestVerdict:
             read_record(paths[1])
         with paths[1].open("a") as file:
             file.write('{"step": 9, "lo')
-        with pytest.raises(MalformedFile, match="not JSON: the file was cut"):
+        with pytest.raises(MalformedFile, match=r"its last line is not whole: .* --partial compares"):
             read_record(paths[1])
         records = [read_record(path, partial=True) for path in paths]
         assert compare_ranks(records, partial=True).difference is None

@@ -144,10 +144,12 @@ def test_a_killed_rank_and_files_that_are_none_are_one_line(
     status, out, _ = agree(capsys, tmp_path, "--partial")
     assert (status, "only ranks 0, 2 asked for gemm K=2048 M=256" in out) == (0, True)
     assert agree(capsys, tmp_path, "--partial", "--same-lookups")[0] == 0, "rank 1 says nothing of step 1"
-    for begun in ("", '{"schema": "warp'):
-        (tmp_path / "rank-00001.jsonl").write_text(begun)
-        assert agree(capsys, tmp_path)[0] == 2
-        assert agree(capsys, tmp_path, "--partial")[0] == 0, "rank 1 was killed before its first line"
+    whole = (tmp_path / "rank-00001.jsonl").read_text()
+    for written in (whole[:-50], whole[:-1], '{"schema": "warp', ""):
+        (tmp_path / "rank-00001.jsonl").write_text(written)
+        status, _, err = agree(capsys, tmp_path)
+        assert (status, "was killed, or the file was cut; --partial compares" in err) == (2, True), err
+        assert agree(capsys, tmp_path, "--partial")[0] == 0, "rank 1 was killed in the middle of a line"
     for words, told in (
         ((JOB,), "not JSON"),
         ((tmp_path / "rank-00000.jsonl",), "2 are missing, such as rank 1"),

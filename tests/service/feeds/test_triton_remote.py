@@ -106,6 +106,29 @@ class TestJobs:
         assert run_job(tmp_path, None, blocks="")[0]["hits"] == [True] * 24
 
 
+class TestServices:
+    @pytest.mark.parametrize("url", ["http://[::1", "http://planner:port", "http://", "planner:8000"])
+    def test_a_url_that_is_none_costs_a_warning_and_no_job(self, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+        monkeypatch.setattr(remote_artifacts, "_warned", set())
+        monkeypatch.setenv("WARPPLAN_URL", url)
+        with pytest.warns(RuntimeWarning, match="names no service"):
+            remote = RemoteArtifacts.of_environment("triton")
+        assert remote.get(KEY, ["a"]) is None
+
+    @pytest.mark.parametrize("body", [b"[]", b"5", b"{}", b'{"keys": 5, "files": 5}', b"<html>"])
+    def test_another_server_is_left_alone(
+        self, page: Callable[[bytes], str], monkeypatch: pytest.MonkeyPatch, body: bytes
+    ) -> None:
+        for ask in (lambda r: r.keys(), lambda r: r.get(KEY, ["a"])):
+            monkeypatch.setattr(remote_artifacts, "_warned", set())
+            remote = RemoteArtifacts("triton", page(body), timeout_s=5)
+            with pytest.warns(RuntimeWarning, match="the job goes on with its local files"):
+                assert ask(remote) is None
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                assert remote.put(KEY, "a", b"1") is None
+
+
 class TestBackend:
     def test_a_kernel_is_whole_or_missing(self, backend: Callable[..., triton_remote.Backend]) -> None:
         one = backend()

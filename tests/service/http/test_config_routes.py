@@ -137,6 +137,23 @@ def test_a_body_that_lacks_fields_or_is_no_json_is_told_so(http: httpx.Client) -
 def test_a_misspelt_parameter_is_named(http: httpx.Client) -> None:
     for path in ("/v1/plans?stat=failed", "/v1/plans/x?stat=failed", "/v1/tunings?kernel=a&stat=failed"):
         assert "unknown query parameter 'stat'" in problem(http.get(path), 422, "stat")["detail"]
+    for path in ("/v1/kernels", "/v1/devices", "/v1/profiles/x", "/v1/kernel-plans/x"):
+        assert "unknown query parameter 'd': expected none" in problem(http.get(f"{path}?d=1"), 422, "d")["detail"]
+
+
+def test_what_belongs_into_a_body_is_not_ignored_in_the_query(http: httpx.Client) -> None:
+    """A batch for another GPU would have been answered for the default one."""
+    device = {"device": "NVIDIA H100 80GB HBM3"}
+    problem(http.post("/v1/configs:batch", params=device, json={"items": [{"shape": SIZES}]}), 422, "device")
+    problem(http.post("/v1/measurements", params=device, json={}), 422, "device")
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/tuned-kernels?kernel=k&B=1&B=2", "/v1/tunings?kernel=k&kernel=l", "/v1/plans?limit=1&limit=2"]
+)
+def test_a_parameter_that_is_given_twice_is_named(http: httpx.Client, path: str) -> None:
+    reply = http.get(path)
+    assert "is given twice: give it once" in problem(reply, 422)["detail"]
 
 
 def test_a_null_character_is_the_askers_fault(http: httpx.Client) -> None:

@@ -39,6 +39,9 @@ def test_a_time_that_the_device_cannot_reach(http: httpx.Client, time_us: float)
 @pytest.mark.parametrize(
     ("more", "field", "said"),
     [
+        ({"time_us": True}, "time_us", "should be a valid number"),
+        ({"time_us": "300"}, "time_us", "should be a valid number"),
+        ({"environment": {"driver": "5" * 201}}, "environment.driver", "at most 200 characters"),
         ({"time_us": 3e6}, "time_us", "takes no more than 2.107e+06 us"),
         ({"environment": {"gpu": "NVIDIA B200"}}, "environment.gpu", "the measurement is for NVIDIA H200"),
         ({"measured_at": "2999-01-01T00:00:00Z"}, "measured_at", "is in the future"),

@@ -93,6 +93,17 @@ class TestForecast:
             assert row["expected_gain"] == row["expected_gain_us"] / row["now_us"]
         assert found["expected_s"] == measurement_plan.MEASURE_S * sum(r["measurements"] for r in rows.values())
 
+    @pytest.mark.parametrize("option", ["--budget-s", "--time-limit"])
+    @pytest.mark.parametrize("seconds", ["inf", "nan", "1e7"])
+    def test_no_option_takes_endless_seconds(
+        self, shapes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, seconds: str
+    ) -> None:
+        words = (shapes, "--store", tmp_path / "store.sqlite", option, seconds, "--dry-run", "--json")
+        status, out, err = measure(capsys, *words)
+        assert (status, out, err.count("\n")) == (2, "", 1)
+        assert f"'{option}'" in err
+        assert f"'{seconds}'" in err
+
     def test_more_time_never_gains_less(self, shapes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         store, before = tmp_path / "store.sqlite", (0, 0.0)
         for budget in (0, 10, 16, 18, 25, 40, 80, 400):
@@ -286,6 +297,6 @@ class TestMeasuring:
         assert (shape["launches"], measured["status"]) == (3, "ok")
         assert [line.rpartition("shapes.csv:")[2] for line in err.splitlines() if "error" in line] == [
             "2: N='x' is not a whole number",
-            "4: launches='often': expected how often the shape is launched, from 0 on",
+            "4: launches='often': expected how often the shape is launched, 0 to 1e+12",
             "warpplan: error: 2 of 4 lines could not be planned, named above",
         ]
