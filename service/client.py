@@ -388,7 +388,7 @@ def listen(url: str, *, timeout: float = 2.0, most_waiting: int = 1024, interval
     _require_url(url)
     _require_seconds("timeout", timeout)
     _require_seconds("interval_s", interval_s)
-    if isinstance(most_waiting, bool) or not isinstance(most_waiting, int) or most_waiting < 1:
+    if isinstance(most_waiting, bool) or not isinstance(most_waiting, Integral) or most_waiting < 1:
         raise ClientError(
             f"most_waiting={most_waiting!r}: expected a whole number of tunings, at least 1",
             field="most_waiting", value=most_waiting, limit=1,
