@@ -16,7 +16,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Mapping, Sequence
 from http.client import HTTPException
-from numbers import Number, Real
+from numbers import Integral, Number, Real
 from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal

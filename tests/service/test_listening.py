@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from fastapi import FastAPI
 
@@ -170,7 +171,9 @@ def test_a_trial_of_planned_is_posted(url: str, http: httpx.Client) -> None:
 def test_a_service_that_is_away_and_a_full_queue_cost_the_job_nothing() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: nobody answers there
-        with listen(f"http://127.0.0.1:{taken.getsockname()[1]}", interval_s=60, most_waiting=3, timeout=1) as listener:
+        with listen(
+            f"http://127.0.0.1:{taken.getsockname()[1]}", interval_s=60, most_waiting=np.int64(3), timeout=1
+        ) as listener:
             for _ in range(5):
                 listener(**event({64: [0.5]}))
     assert (listener.posted, listener.dropped, listener.lost) == (0, 2, 3)
