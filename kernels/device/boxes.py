@@ -45,7 +45,7 @@ def further_dimensions(shape, rank):
 
 @gluon.jit
 def as_boxes(tile, desc):
-    """A shared tile with the further dimensions of the descriptor's box, to be sliced into such boxes: Triton 3.8 makes
-    no box of a slice."""
+    """A shared tile with the further dimensions of the descriptor's box, to be sliced into such boxes. Triton 3.8
+    reinterprets a tile, but no slice of one."""
     SHAPE: gl.constexpr = further_dimensions(tile.shape, len(desc.block_type.shape))
     return reinterpret(tile, tile.dtype, SHAPE, desc.layout)

@@ -371,8 +371,8 @@ def ring_staging(ring, slot, BLOCK: gl.constexpr, PART: gl.constexpr):
 
 @gluon.jit
 def first_chunk(operand, BLOCK: gl.constexpr):
-    """The first of as many chunks of the result as an operand's tile has room for; Triton 3.8 sees as many bytes in a
-    view as there are."""
+    """The first of the chunks of the result that an operand's tile has room for. Triton 3.8 takes no view that is
+    smaller than what it views, so the chunk is one of a view of all of them."""
     LAYOUT: gl.constexpr = shared_layout(BLOCK.tile, operand.dtype)
     CHUNKS: gl.constexpr = operand.shape[0] * operand.shape[1] // (BLOCK.tile[0] * BLOCK.tile[1])
     return reinterpret(operand, operand.dtype, [CHUNKS, BLOCK.tile[0], BLOCK.tile[1]], LAYOUT).index(0)

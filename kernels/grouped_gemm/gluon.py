@@ -44,6 +44,7 @@ from warpplan.kernels.triton_compat import (
 )
 
 STEP = gl.constexpr(K_STEP)
+"""Rows of K in a step of wgrad's last K block."""
 PANEL = 64
 """Columns that lie together in a tile [K, columns] of 16-bit elements: a swizzle's 128 bytes."""
 
@@ -163,6 +164,7 @@ def locate(unit, work, BLOCK: gl.constexpr):
         each = launch.columns
         if BLOCK.scales == "block":
             each = gl.cdiv(launch.columns, SCALE_BLOCK) * SCALE_BLOCK
+        # Every K block is whole here: nothing reads the last two fields.
         tile = GroupTile(
             row, 0, group.index * each + column, 0, blocks, row, column, group.index, group.end, blocks, blocks
         )
