@@ -2,6 +2,7 @@
 
     python benchmarks/bench_power.py --plan           # no GPU: which candidates of which rows
     python benchmarks/bench_power.py --limit-s 500    # -> power_<card>.json; goes on where it stopped
+    CUDA_VISIBLE_DEVICES=0 python benchmarks/bench_power.py --shard 1/2   # one of two processes, a GPU each
 
 A card that draws its power limit lowers its clock, over tenths of a second: readings of some milliseconds answer to
 what ran before. Here each candidate runs alone for :data:`WARM_MS`, then is read for :data:`READ_MS`: mean, median and
@@ -20,24 +21,36 @@ from typing import Any
 
 from bench_target import CARD, TARGET, require_target
 from children import cores, each
-from kernel_cases.bench_rows import rows
+from kernel_cases.bench_rows import SPLITS, BenchRow, rows
 from kernel_estimates import check_jobs, label, power_limited
 from kernel_plans import PLANS, PlannedRow, compiled, load_plans, plan_all, save_plans
 from kernel_timing import Result, as_json, config_of, row_of
+from many_shapes import read_list
 from results_file import RESULTS, head
-from row_store import RowStore
+from row_store import RowStore, of_shard, shard
 
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.profiler.embedded import embedded
 
-TABLES = ("gemm_layouts", "gemm_bias_act", "grouped_gemm", "gemm_fp8")
+TABLES = ("gemm_layouts", "gemm_bias_act", "grouped_gemm", "gemm_fp8", "grouped_gemm_fp8")
 STRUCTURES, ORDERS = 6, 3
 """Of a row: tiles and schemes, the best predicted ones; and tile orders of each."""
 STRUCTURE = ("BLOCK_M", "BLOCK_N", "SCHEME", "SWAP", "SPLIT_K", "SPLIT_TAIL")
-SHORTEST_US = 250.0
+SHORTEST_US = 100.0
+"""Of the prediction. A graph repeats what is shorter than its replay, so power settles for any; the shortest are left
+out because they wait for memory and launches as well."""
+MANY_EVERY = 8
+"""Of the training shapes of ``bench_gemm_many.py`` that power limits, every so many are read."""
 WARM_MS, READ_MS = 500.0, 300.0
 SAMPLE_S = 0.02
 LIMIT_S = 120.0
+
+
+def asked() -> list[BenchRow]:
+    """The rows that power limits: of many shapes, then of the kernels' tables, training rows first."""
+    many = [shape.row for shape in read_list() if shape.split == "train" and power_limited(shape.row)]
+    tables = [row for split in SPLITS for table in TABLES for row in rows(table, split) if power_limited(row)]
+    return [*many[::MANY_EVERY], *tables]
 
 
 def chosen(plan: PlannedRow) -> list[TuningConfig]:
@@ -121,12 +134,12 @@ def main() -> None:
     parser.add_argument("--plan", action="store_true", help="choose the candidates, without a GPU")
     parser.add_argument("--only", nargs="*", default=[], help="rows whose label has one of these texts in it")
     parser.add_argument("--limit-s", type=float, default=500.0, help="seconds after which no row begins")
+    parser.add_argument("--shard", type=shard, default=(1, 1), metavar="I/N", help="every N-th of the rows, from I on")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the result")
     options = parser.parse_args()
     path = PLANS / f"power_{CARD}.json"
     if options.plan:
-        asked = [row for t in TABLES for split in ("train", "heldout") for row in rows(t, split) if power_limited(row)]
-        plans = [p for p in plan_all(asked, embedded(TARGET.name)) if p.ranked and p.ranked[0][1] > SHORTEST_US]
+        plans = [p for p in plan_all(asked(), embedded(TARGET.name)) if p.ranked and p.ranked[0][1] > SHORTEST_US]
         save_plans(path, plans)
         for plan in plans:
             print(label(plan.row), len(chosen(plan)))
@@ -134,7 +147,7 @@ def main() -> None:
     until = time.time() + options.limit_s
     store = RowStore(options.out / f"power_{CARD}.json", ("row",), {"warm_ms": WARM_MS, "read_ms": READ_MS})
     done = set(store.rows())
-    plans = [p for p in load_plans(path).values() if " ".join(p.row.key) not in done]
+    plans = [p for p in of_shard(list(load_plans(path).values()), options.shard) if (" ".join(p.row.key),) not in done]
     plans = [p for p in plans if not options.only or any(text in label(p.row) for text in options.only)]
     every = [(p, chosen(p)) for p in plans]
     checks = check_jobs(every, peers=False)

@@ -3,9 +3,10 @@
     python benchmarks/gemm_many_report.py
 
 Writes ``results/gemm_many_summary_<card>.json`` and ``docs/explanation/gemm-many-<card>.svg``. Ratios are the other's
-time over the chosen plan's: above 1 the chosen plan is faster; ``since`` compares with rows of former plans, in
-``gemm_many_<card>_before.json``, and ``today`` is of what the profile that ships would choose, where that was timed. No
-GPU needed.
+time over the chosen plan's: above 1 the chosen plan is faster. Rows whose first choice had changed and that were timed
+again (``gemm_many_<card>_again.json``) stand in the place of the former ones; ``again`` compares the two. ``since``
+compares with rows of former plans, in ``gemm_many_<card>_before.json``, and ``today`` is of what the profile that ships
+would choose, where that was timed. No GPU needed.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy as np
 from bench_gemm_many import OUT
 from bench_target import CARD, TARGET
 from gemm_many_picture import picture
+from kernel_cases.bench_rows import SPLITS
 from kernel_plans import planned
 from kernel_tables import spread
 from kernel_timing import config_of as tuning_of
@@ -179,6 +181,15 @@ def since(rows: Sequence[ManyRow], earlier: Sequence[ManyRow]) -> dict[str, Any]
     }  # fmt: skip
 
 
+def read_again(rows: Path) -> list[dict[str, Any]]:
+    """The rows beside the result file ``rows`` that were timed again after their first choice had changed."""
+    path = rows.with_name(f"{rows.stem}_again.json")
+    if not path.exists():
+        return []
+    data = json.loads(path.read_text())
+    return [row for row in (spread(row, data["configs"]) for row in data["rows"]) if "wrong" not in row]
+
+
 def today(values: Sequence[Mapping[str, Any]], profile: Profile) -> dict[str, Any]:
     """Geometric means of cuBLAS's time over that of ``profile``'s first choice and of the row's own, of the shapes
     where the first choice is one of the candidates that the row timed."""
@@ -211,9 +222,16 @@ def main() -> None:
     arguments = parser.parse_args()
     data = json.loads(arguments.rows.read_text())
     values = [spread(row, data["configs"]) for row in data["rows"]]
-    right = [row for row in values if "wrong" not in row]
+    again = {shape_of(row): row for row in read_again(arguments.rows)}
+    former = [measured(row) for row in values if "wrong" not in row and shape_of(row) in again]
+    right = [again.get(shape_of(row), row) for row in values if "wrong" not in row]
     rows = [measured(row) for row in right]
     found = report(rows)
+    if again:
+        found["again"] = {
+            split: since([r for r in map(measured, again.values()) if r.shape.split in splits], former)["all"]
+            for split, splits in (("all", SPLITS), ("heldout", ("heldout",)))
+        }
     before = arguments.rows.with_name(f"{arguments.rows.stem}_before.json")
     if before.exists():
         found["since"] = since(rows, [measured(row) for row in read_rows(before) if "wrong" not in row])

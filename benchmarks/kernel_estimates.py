@@ -27,7 +27,7 @@ READINGS: dict[tuple[str, bool], dict[str, float]] = {
     ("search", False): {"warm_ms": 0.0, "settle_ms": 1.0, "read_ms": 3.0, "rounds": 2, "discarded": 1},
     ("search", True): {"warm_ms": 300.0, "settle_ms": 20.0, "read_ms": 15.0, "rounds": 2, "discarded": 1},
     ("compare", False): {"warm_ms": 0.0, "settle_ms": 1.0, "read_ms": 3.0, "rounds": 5, "discarded": 1},
-    ("compare", True): {"warm_ms": 500.0, "settle_ms": 150.0, "read_ms": 250.0, "rounds": 2, "discarded": 0},
+    ("compare", True): {"warm_ms": 500.0, "settle_ms": 500.0, "read_ms": 400.0, "rounds": 2, "discarded": 0},
     ("many", False): {"warm_ms": 0.0, "settle_ms": 1.0, "read_ms": 3.0, "rounds": 5, "discarded": 1},
     ("many", True): {"warm_ms": 300.0, "settle_ms": 60.0, "read_ms": 90.0, "rounds": 3, "discarded": 1},
 }

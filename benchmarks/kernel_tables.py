@@ -13,7 +13,7 @@ from bench_target import CARD
 from kernel_cases.bench_rows import BenchRow, rows
 from kernel_plans import PlannedRow
 from kernel_timing import config_of
-from many_shapes import shape_of
+from many_shapes import TABLE, read_list, shape_of
 from numpy.typing import NDArray
 from results_file import head
 from row_store import RowStore
@@ -131,9 +131,11 @@ def spread(row: dict[str, Any], configs: Sequence[Any] | None) -> dict[str, Any]
 
 
 def row_from(values: Mapping[str, Any]) -> BenchRow:
-    """The row of the tables that a results file's row is of. :class:`KeyError` where there is none any more."""
-    shape = tuple(values["shape"])
-    for row in rows(values["table"], values["split"]):
+    """The row of the tables, or of the list of many shapes, that a results file's row is of. :class:`KeyError` where
+    there is none any more."""
+    shape, split = tuple(values["shape"]), values["split"]
+    many = values["table"] == TABLE
+    for row in (listed.row for listed in read_list()) if many else rows(values["table"], split):
         if (row.shape, row.dtype) == (shape, values["dtype"]):
             return row
     raise KeyError(f"{values['table']} has no row {shape} of {values['split']}")
