@@ -96,6 +96,18 @@ def fitted(rows: Sequence[SettledRow]) -> CardConstants:
     return replace(card, blocks={b: round(sum(values) / (len(values) + 1), 4) for b, values in found.items()})
 
 
+def with_power(rows: Sequence[SettledRow], card: CardConstants) -> CardConstants:
+    """``card`` with the ``power_factor`` of ``rows`` that were read on another card; what else it has stays."""
+    weights = [_near_best(row.found.time_us) for row in rows]
+
+    def residuals(x: Floats) -> Floats:
+        there = replace(card, power_factor=float(x[0]))
+        return np.concatenate([np.sqrt(w) * row.log_error(there) for row, w in zip(rows, weights, strict=True)])
+
+    solved = least_squares(residuals, [card.power_factor], bounds=([0.5], [2.0]), loss="soft_l1", f_scale=0.05)
+    return replace(card, power_factor=round(float(solved.x[0]), 3))
+
+
 def _near_best(time_us: Floats) -> Floats:
     """Weights that sum to 1."""
     weights = (time_us.min() / time_us) ** NEAR_BEST

@@ -4,8 +4,9 @@
 
 It sees the training rows of the raw tables alone. A calibration that the profile has stays where a new one makes no
 better first choices on them. Each calibration begins at a wider one and is drawn to it, so that a
-dozen rows suffice: that of fp8 at that of 16 bits, that of another kernel at gemm's. A card without raw tables has
-the H200's calibrations, changed by what the settled readings of ``bench_power.py`` show of it; gemm's is then fitted
+dozen rows suffice: that of fp8 at that of 16 bits, that of another kernel at gemm's. What power costs is then taken
+from the settled readings of an H100, whose SMs and L2 are the same, wherever the card's own rows, which are too short to
+show it, do not tell the two apart. A card without raw tables has the H200's calibrations, changed by what the settled readings of ``bench_power.py`` show of it; gemm's is then fitted
 anew where the first candidates of many shapes were timed (``bench_gemm_many.py``), as that of the H200 is by
 ``fit_gemm.py``.
 """
@@ -24,6 +25,7 @@ from bench_target import CARD, TARGET
 from card_constants import CardConstants, SettledRow
 from kernel_cases.bench_rows import BenchRow
 from kernel_cases.grouped_case import group_sizes
+from kernel_estimates import power_limited
 from kernel_tables import SearchedRow, exhaustive_path, power_path, read_exhaustive, read_many, read_sustained
 from results_file import RESULTS, head, write
 from row_work import WorkOf, device_work
@@ -96,6 +98,10 @@ ORDERED_KERNELS = ("gemm", "gemm fp8", "gemm_bias_act", "grouped_gemm", "grouped
 """All that run such blocks in such orders: the constants are the card's, not the kernel's."""
 
 
+SETTLED, SETTLED_CARD = "power_h100.json", "NVIDIA H100 80GB HBM3"
+"""Settled readings, and the card that they were read on. Of 37 training shapes of an H200 that power limits, and of 191
+of an H100, readings of 90 ms in turn show next to no energy of L2 (``energy_l2`` fitted to 0.1 and 0.0), because each
+candidate runs at a clock that its neighbours have set; settled ones of the H100 show 0.39."""
 EARLY = f"early_launch_{CARD}.json"
 """Rows of ``bench_early_launch.py``: what letting the next launch begin early saves or costs, and what kernels of one
 partition take that are launched early."""
@@ -183,16 +189,55 @@ def launched_as_gemm(profile: Profile) -> Profile:
     return profile
 
 
-def read_settled(profile: Profile, path: Path) -> list[SettledRow]:
-    """Every row of ``path`` of a kernel in :data:`ORDERED`."""
-    rows = []
-    for name, table in ORDERED.items():
-        for found in read_sustained(path, table):
-            work = device_work(found.row, found.configs, profile)
-            known = calibrated_constants(embedded(H200.name), (name,), work.structures)
-            constants = {**{RESIDUAL + structure: 0.0 for structure in work.structures}, **known}
-            rows.append(SettledRow(name, constants, found, work, Rates.of(profile, found.row.dtype)))
-    return rows
+def read_settled(profile: Profile, path: Path, base: Profile) -> list[SettledRow]:
+    """Every row of ``path`` of a kernel in :data:`ORDERED`, read on the card of ``profile``, with the calibrations of
+    ``base``."""
+    found = [(name, row) for name, table in ORDERED.items() for row in read_sustained(path, table)]
+    return [settled_row(name, row, profile, base) for name, row in found]
+
+
+def settled_row(name: str, found: SearchedRow, profile: Profile, base: Profile) -> SettledRow:
+    """A row that was read on the card of ``profile``, with the calibration of ``base`` called ``name``."""
+    work = device_work(found.row, found.configs, profile)
+    known = calibrated_constants(base, (name,), work.structures)
+    constants = {**{RESIDUAL + structure: 0.0 for structure in work.structures}, **known}
+    return SettledRow(name, constants, found, work, Rates.of(profile, found.row.dtype))
+
+
+def settled_elsewhere(profile: Profile, tables: Path) -> Profile:
+    """``profile`` with what power costs by the settled readings :data:`SETTLED` of another card in the calibrations of
+    :data:`ORDERED_KERNELS` that have it not yet, where that makes no worse first choices on the training rows that were
+    read on the card itself; how much power there is, these rows show."""
+    fresh = [c for c in profile.calibrations if c.kernel in ORDERED_KERNELS and SETTLED not in c.source]
+    names = {c.kernel for c in fresh}
+    path = tables / SETTLED
+    rows = [row for row in read_settled(embedded(SETTLED_CARD), path, profile) if row.calibration in names]
+    rows = [row for row in rows if row.found.row.split == "train"]
+    if not rows:
+        return profile
+    card = card_constants.fitted(rows)
+    for known in fresh:
+        own = [settled_row(known.kernel, row, profile, profile) for row in own_rows(known.kernel, tables)]
+        if not own:
+            continue
+        here = card_constants.with_power(own, card)
+        before, after = (geomean([1.0 + row.regret(c) for row in own]) - 1.0 for c in (CardConstants(), here))
+        print(f"{known.kernel}: {len(own)} rows, {before:.2%} off the best, {after:.2%} with {SETTLED}", flush=True)
+        if after > before + recalibrate.REGRET_NOISE:
+            continue
+        constants = here.of_structures(here.applied(dict(known.constants)))
+        source = f"{known.source}; what power costs: benchmarks/results/{SETTLED}"
+        profile = recalibrate.with_calibration(profile, with_constants(replace(known, source=source), constants))
+    return profile
+
+
+def own_rows(name: str, tables: Path) -> list[SearchedRow]:
+    """The training rows of a calibration that power limits, as they were read on the card itself."""
+    rows = searched(exhaustive_path(tables, {**ORDERED, "grouped_gemm fp8": "grouped_gemm_fp8"}[name]))
+    if name == "gemm":
+        paths = [path for when in MANY if (path := tables / f"gemm_many_{CARD}{when}.json").exists()]
+        rows += read_many(*paths, counts=launched_as_today)
+    return [row for row in rows if row.configs and row.row.split == "train" and power_limited(row.row)]
 
 
 def fit_settled(profile: Profile, path: Path) -> Profile:
@@ -200,7 +245,7 @@ def fit_settled(profile: Profile, path: Path) -> Profile:
     transferred = {
         c.kernel: replace(c, source=f"{c.source}, recorded on an {H200.name}") for c in embedded(H200.name).calibrations
     }
-    rows = read_settled(profile, path)
+    rows = read_settled(profile, path, embedded(H200.name))
     card = card_constants.fitted([row for row in rows if row.found.row.split == "train"])
     print(card)
     for name in (*ORDERED_KERNELS, LAUNCHES):
@@ -369,6 +414,7 @@ def main() -> None:
     profile = load(arguments.profile)
     if all(exhaustive_path(arguments.tables, fitted.table).exists() for fitted in FITTED):
         kept = fit_tables(profile, arguments.tables, arguments.variants)
+        kept = settled_elsewhere(launched_as_gemm(kept), arguments.tables)
     else:
         settled = power_path(arguments.tables)
         kept = fit_settled(profile, settled)
