@@ -3,12 +3,12 @@
     python benchmarks/fit_kernels.py
 
 It sees the training rows of the raw tables alone. A calibration that the profile has stays where a new one makes no
-better first choices on them. Each calibration begins at a wider one and is drawn to it, so that a
-dozen rows suffice: that of fp8 at that of 16 bits, that of another kernel at gemm's. What power costs is then taken
-from the settled readings of an H100, whose SMs and L2 are the same, wherever the card's own rows, which are too short to
-show it, do not tell the two apart. A card without raw tables has the H200's calibrations, changed by what the settled readings of ``bench_power.py`` show of it; gemm's is then fitted
-anew where the first candidates of many shapes were timed (``bench_gemm_many.py``), as that of the H200 is by
-``fit_gemm.py``.
+better first choices on them. Each calibration begins at a wider one and is drawn to it, so that a dozen rows suffice:
+that of fp8 at that of 16 bits, that of another kernel at gemm's. What power costs is then taken from the settled
+readings of an H100, whose SMs and L2 are the same, wherever the card's own rows, which are too short to show it, do not
+tell the two apart. A card without raw tables has the H200's calibrations, changed by what the settled readings of
+``bench_power.py`` show of it; gemm's is then fitted anew where the first candidates of many shapes were timed
+(``bench_gemm_many.py``), as that of the H200 is by ``fit_gemm.py``.
 """
 
 from __future__ import annotations

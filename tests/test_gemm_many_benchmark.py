@@ -208,6 +208,25 @@ def test_only_shapes_that_former_plans_ran_are_compared_with_them() -> None:
     assert gemm_many_report.since(now[:1], before)["all"] == {"shapes": 0}
 
 
+def test_rows_timed_again_stand_in_the_place_of_the_former(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = bench_gemm_many.settings_of("one GPU", PROFILE, {"torch": "2.11", "triton": "3.6.0"})
+    former, again = tmp_path / "rows.json", tmp_path / "rows_again.json"
+    for out, shapes, cublas in ((former, SHAPES[:4], 0.9), (again, SHAPES[1:3], 1.2)):
+        store = bench_gemm_many.resumed(out, settings, fresh=False)
+        for shape in shapes:
+            store.add(_row(shape, PROFILE, cublas))
+        bench_gemm_many.write_rows(store, shapes, {}, settings)
+    command = ["x", "--rows", former, "--summary", tmp_path / "summary.json", "--picture", tmp_path / "picture.svg"]
+    monkeypatch.setattr(sys, "argv", [*map(str, command)])
+    gemm_many_report.main()
+    found = json.loads((tmp_path / "summary.json").read_text())
+    assert found["all"]["shapes"] == 4
+    assert found["all"]["cublas_over_chosen"]["geomean"] == pytest.approx((0.9 * 1.2) ** 0.5, abs=1e-4)
+    compared = found["again"]["all"]
+    assert compared["shapes"] == 2
+    assert (compared["before"]["cublas_over_chosen"], compared["now"]["cublas_over_chosen"]) == (0.9, 1.2)
+
+
 def test_the_least_of_noisy_readings_is_not_too_short() -> None:
     """Eight alike contenders, read with 5 % of noise: the least of their medians is some 3 % below all of them."""
     draw = random.Random(8)

@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 import bench_clusters
 import bench_kernels
+import bench_power
 import card_constants
 import fit_kernels
 import kernel_estimates
@@ -365,7 +366,7 @@ def test_times_of_a_former_wgrad_are_left_out() -> None:
 
 def test_a_cards_constants_are_learnt_from_settled_rows() -> None:
     truth = CardConstants(order_l2=0.4, power_factor=0.8, energy_l2=0.3)
-    read = fit_kernels.read_settled(embedded("NVIDIA H100 80GB HBM3"), RESULTS / "power_h100.json")
+    read = fit_kernels.read_settled(embedded("NVIDIA H100 80GB HBM3"), RESULTS / "power_h100.json", embedded(H200.name))
     made = [
         replace(row, found=replace(row.found, time_us=row.found.time_us * np.exp(row.log_error(truth)))) for row in read
     ]
@@ -374,6 +375,34 @@ def test_a_cards_constants_are_learnt_from_settled_rows() -> None:
     assert max(row.regret(CardConstants()) for row in made) > 0.02
     assert all(row.regret(found) < 0.005 for row in unseen)
     assert all(np.abs(row.log_error(found)).max() < 0.01 for row in unseen)
+    # Another card that draws more: its rows show how much, and what L2 draws stays.
+    more = replace(truth, power_factor=1.1)
+    there = [
+        replace(row, found=replace(row.found, time_us=row.found.time_us * np.exp(row.log_error(more)))) for row in made
+    ]
+    moved = card_constants.with_power(there, found)
+    assert moved.power_factor == pytest.approx(1.1 / truth.power_factor * found.power_factor, rel=0.02)
+    assert replace(moved, power_factor=0.0) == replace(found, power_factor=0.0)
+
+
+def test_what_power_costs_is_taken_from_another_card_once() -> None:
+    profile = embedded(H200.name)
+    noted = [c.kernel for c in profile.calibrations if fit_kernels.SETTLED in c.source]
+    assert set(noted) == {"gemm", "gemm_bias_act"}
+    gemm = profile.calibration("gemm")
+    assert gemm is not None
+    assert dict(gemm.constants)["energy_l2"] > 0.1
+    again = fit_kernels.settled_elsewhere(profile, RESULTS)
+    assert all(again.calibration(name) == profile.calibration(name) for name in noted)
+
+
+def test_rows_of_many_shapes_that_have_settled_are_found_again() -> None:
+    read = kernel_tables.read_sustained(RESULTS / "power_h100_later.json", "gemm_many")
+    asked = bench_power.asked()
+    assert {found.row for found in read} <= set(asked)
+    assert {found.row.split for found in read} == {"train"}
+    splits = [row.split for row in asked]
+    assert splits == sorted(splits, reverse=True)  # training rows first
 
 
 def test_only_training_rows_are_fitted(profile: Profile) -> None:
