@@ -61,6 +61,14 @@ class CardConstants:
         energy = constants.get("energy_l2", GLOBAL_DEFAULTS["energy_l2"]) + self.energy_l2
         return {**constants, "order_l2": self.order_l2, "power_scale": power, "energy_l2": energy}
 
+    def undone(self, constants: Mapping[str, float]) -> dict[str, float]:
+        """The constants that :meth:`applied` and :meth:`of_structures` have made ``constants`` of, but for an
+        ``order_l2`` of their own."""
+        before = {**constants, "power_scale": constants["power_scale"] / self.power_factor}
+        before["energy_l2"] = constants["energy_l2"] - self.energy_l2
+        del before["order_l2"]
+        return replace(self, blocks={block: -value for block, value in self.blocks.items()}).of_structures(before)
+
     def of_structures(self, constants: Mapping[str, float]) -> dict[str, float]:
         """``constants`` with the residuals of their structures as this card's."""
         return {

@@ -102,6 +102,9 @@ SETTLED, SETTLED_CARD = "power_h100.json", "NVIDIA H100 80GB HBM3"
 """Settled readings, and the card that they were read on. Of 37 training shapes of an H200 that power limits, and of 191
 of an H100, readings of 90 ms in turn show next to no energy of L2 (``energy_l2`` fitted to 0.1 and 0.0), because each
 candidate runs at a clock that its neighbours have set; settled ones of the H100 show 0.39."""
+POWER_SOURCE = f"what power costs: benchmarks/results/{SETTLED}"
+TAKEN = "card_constants_h200.json"
+"""What :func:`settled_elsewhere` has changed of the H200's calibrations."""
 EARLY = f"early_launch_{CARD}.json"
 """Rows of ``bench_early_launch.py``: what letting the next launch begin early saves or costs, and what kernels of one
 partition take that are launched early."""
@@ -205,29 +208,41 @@ def settled_row(name: str, found: SearchedRow, profile: Profile, base: Profile) 
 
 
 def settled_elsewhere(profile: Profile, tables: Path) -> Profile:
-    """``profile`` with what power costs by the settled readings :data:`SETTLED` of another card in the calibrations of
-    :data:`ORDERED_KERNELS` that have it not yet, where that makes no worse first choices on the training rows that were
-    read on the card itself; how much power there is, these rows show."""
-    fresh = [c for c in profile.calibrations if c.kernel in ORDERED_KERNELS and SETTLED not in c.source]
-    names = {c.kernel for c in fresh}
-    path = tables / SETTLED
-    rows = [row for row in read_settled(embedded(SETTLED_CARD), path, profile) if row.calibration in names]
-    rows = [row for row in rows if row.found.row.split == "train"]
-    if not rows:
-        return profile
-    card = card_constants.fitted(rows)
-    for known in fresh:
+    """``profile``, of the card's own readings alone, with what power costs by the settled readings :data:`SETTLED` of
+    another card in those calibrations of :data:`ORDERED_KERNELS` where that makes no worse first choices on the card's
+    own training rows; how much power there is, these show. Writes what was changed to :data:`TAKEN`."""
+    rows = read_settled(embedded(SETTLED_CARD), tables / SETTLED, profile)
+    card = card_constants.fitted([row for row in rows if row.found.row.split == "train"])
+    taken: dict[str, float] = {}
+    judged = []
+    for known in [c for c in profile.calibrations if c.kernel in ORDERED_KERNELS]:
         own = [settled_row(known.kernel, row, profile, profile) for row in own_rows(known.kernel, tables)]
-        if not own:
-            continue
         here = card_constants.with_power(own, card)
         before, after = (geomean([1.0 + row.regret(c) for row in own]) - 1.0 for c in (CardConstants(), here))
-        print(f"{known.kernel}: {len(own)} rows, {before:.2%} off the best, {after:.2%} with {SETTLED}", flush=True)
-        if after > before + recalibrate.REGRET_NOISE:
-            continue
-        constants = here.of_structures(here.applied(dict(known.constants)))
-        source = f"{known.source}; what power costs: benchmarks/results/{SETTLED}"
-        profile = recalibrate.with_calibration(profile, with_constants(replace(known, source=source), constants))
+        judged.append({
+            "kernel": known.kernel, "rows": len(own), "regret_without": round(before, 4), "regret_with": round(after, 4)
+        })  # fmt: skip
+        if after <= before + recalibrate.REGRET_NOISE:
+            taken[known.kernel] = here.power_factor
+            constants = here.of_structures(here.applied(dict(known.constants)))
+            source = f"{known.source}; {POWER_SOURCE}"
+            profile = recalibrate.with_calibration(profile, with_constants(replace(known, source=source), constants))
+    print(judged)
+    written = {"constants": asdict(card), "power_factors": taken, "rows": sorted(judged, key=lambda j: j["kernel"])}
+    write(tables / TAKEN, {**head("card_constants", H200.name), **written})
+    return profile
+
+
+def own_readings(profile: Profile, tables: Path) -> Profile:
+    """An H200's ``profile`` as it was before :func:`settled_elsewhere`."""
+    recorded = json.loads((tables / TAKEN).read_text()) if (tables / TAKEN).exists() else {"power_factors": {}}
+    for known in [c for c in profile.calibrations if c.source.endswith(POWER_SOURCE)]:
+        factor = recorded["power_factors"][known.kernel]
+        card = CardConstants(**{**recorded["constants"], "power_factor": factor})
+        rounded = {name: float(f"{value:.6g}") for name, value in card.undone(dict(known.constants)).items()}
+        source = known.source.removesuffix(f"; {POWER_SOURCE}")
+        before = replace(known, source=source, constants=tuple(sorted(rounded.items())))
+        profile = recalibrate.with_calibration(profile, before)
     return profile
 
 
@@ -242,10 +257,9 @@ def own_rows(name: str, tables: Path) -> list[SearchedRow]:
 
 def fit_settled(profile: Profile, path: Path) -> Profile:
     """``profile`` with the H200's calibrations, changed by what ``path``'s training rows show of this card."""
-    transferred = {
-        c.kernel: replace(c, source=f"{c.source}, recorded on an {H200.name}") for c in embedded(H200.name).calibrations
-    }
-    rows = read_settled(profile, path, embedded(H200.name))
+    base = own_readings(embedded(H200.name), path.parent)
+    transferred = {c.kernel: replace(c, source=f"{c.source}, recorded on an {H200.name}") for c in base.calibrations}
+    rows = read_settled(profile, path, base)
     card = card_constants.fitted([row for row in rows if row.found.row.split == "train"])
     print(card)
     for name in (*ORDERED_KERNELS, LAUNCHES):
@@ -413,7 +427,7 @@ def main() -> None:
     arguments = parser.parse_args()
     profile = load(arguments.profile)
     if all(exhaustive_path(arguments.tables, fitted.table).exists() for fitted in FITTED):
-        kept = fit_tables(profile, arguments.tables, arguments.variants)
+        kept = fit_tables(own_readings(profile, arguments.tables), arguments.tables, arguments.variants)
         kept = settled_elsewhere(launched_as_gemm(kept), arguments.tables)
     else:
         settled = power_path(arguments.tables)
