@@ -15,31 +15,28 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
-import card_constants
 import numpy as np
 from bench_target import CARD, TARGET
-from card_constants import CardConstants, SettledRow
 from kernel_cases.bench_rows import BenchRow
 from kernel_cases.grouped_case import group_sizes
 from kernel_estimates import power_limited
 from kernel_tables import SearchedRow, exhaustive_path, power_path, read_exhaustive, read_many, read_sustained
 from results_file import RESULTS, head, write
 from row_work import WorkOf, device_work
+from settled_fit import ORDERED, fit_settled, own_readings, settled_elsewhere, with_constants
 from time_statistics import geomean
 
 from warpplan.kernels.gemm.kernel import EARLY_BESIDE_US, EARLY_US
 from warpplan.kernels.gemm.space import config_of, tuning
-from warpplan.kernels.gemm.work import RESIDUAL, calibrated_constants, relatives
-from warpplan.planner.predict.time_model import GLOBAL_DEFAULTS, LAUNCHES, Rates, terms
-from warpplan.planner.values.device import H200
+from warpplan.planner.predict.time_model import GLOBAL_DEFAULTS, Rates, terms
 from warpplan.planner.values.profile import Calibration, Profile
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.profiler import recalibrate
-from warpplan.profiler.embedded import embedded
 from warpplan.profiler.fit import MeasuredShape, fit
 from warpplan.profiler.profile_files import load, save
 
@@ -81,10 +78,6 @@ VARIANTS = (
 """What calibrations of their own would gain for layouts, products and packed sequences: printed, not stored."""
 
 
-ORDERED = {
-    "gemm": "gemm_layouts", "gemm fp8": "gemm_fp8", "gemm_bias_act": "gemm_bias_act", "grouped_gemm": "grouped_gemm",
-}  # fmt: skip
-"""Calibrations whose settled rows show what a card costs, and their tables."""
 MANY = ("_before", "_training", "_tiles", "", "_changed")
 """Files of ``bench_gemm_many.py`` that gemm is fitted anew to: what was read before that, training rows that were read
 again while it was, for the first choices of constants between, training rows with the best of each tile, the newest
@@ -94,17 +87,8 @@ EARLY_LAUNCHES, FASTER_SPLITS = "2026-11-27T14:00:00Z", "2026-11-27T06:20:00Z"
 today. What was read before tells nothing of short launches and of kernels of one partition, or of splits."""
 GROUP_STEPS = "2026-11-27T23:25:00Z"
 """When wgrad began to leave out the steps of a group's last K block that have none of its rows."""
-ORDERED_KERNELS = ("gemm", "gemm fp8", "gemm_bias_act", "grouped_gemm", "grouped_gemm fp8")
-"""All that run such blocks in such orders: the constants are the card's, not the kernel's."""
 
 
-SETTLED, SETTLED_CARD = "power_h100.json", "NVIDIA H100 80GB HBM3"
-"""Settled readings, and the card that they were read on. Of 37 training shapes of an H200 that power limits, and of 191
-of an H100, readings of 90 ms in turn show next to no energy of L2 (``energy_l2`` fitted to 0.1 and 0.0), because each
-candidate runs at a clock that its neighbours have set; settled ones of the H100 show 0.39."""
-POWER_SOURCE = f"what power costs: benchmarks/results/{SETTLED}"
-TAKEN = "card_constants_h200.json"
-"""What :func:`settled_elsewhere` has changed of the H200's calibrations."""
 EARLY = f"early_launch_{CARD}.json"
 """Rows of ``bench_early_launch.py``: what letting the next launch begin early saves or costs, and what kernels of one
 partition take that are launched early."""
@@ -124,8 +108,6 @@ the power fell to nothing, and many shapes that power limits got tiles of 128x12
 NARROW, NARROW_SCALE, LEAST_NARROW = "narrow_scale", 3.0, 10
 """What boxes with rows of part of a cache line cost more in L2: the H100's, as fitted to 388 training shapes, stands
 where a card's training rows have fewer shapes with such boxes. The H200's have one."""
-REGRETS = ("regret_without", "regret_with", "regret_left_out")
-"""By the H200's constants alone, by the card's, and by those fitted without the row."""
 
 
 def calibrated(profile: Profile, table: Sequence[SearchedRow], fitted: Fitted, source: str, work_of: WorkOf) -> Profile:
@@ -192,60 +174,6 @@ def launched_as_gemm(profile: Profile) -> Profile:
     return profile
 
 
-def read_settled(profile: Profile, path: Path, base: Profile) -> list[SettledRow]:
-    """Every row of ``path`` of a kernel in :data:`ORDERED`, read on the card of ``profile``, with the calibrations of
-    ``base``."""
-    found = [(name, row) for name, table in ORDERED.items() for row in read_sustained(path, table)]
-    return [settled_row(name, row, profile, base) for name, row in found]
-
-
-def settled_row(name: str, found: SearchedRow, profile: Profile, base: Profile) -> SettledRow:
-    """A row that was read on the card of ``profile``, with the calibration of ``base`` called ``name``."""
-    work = device_work(found.row, found.configs, profile)
-    known = calibrated_constants(base, (name,), work.structures)
-    constants = {**{RESIDUAL + structure: 0.0 for structure in work.structures}, **known}
-    return SettledRow(name, constants, found, work, Rates.of(profile, found.row.dtype))
-
-
-def settled_elsewhere(profile: Profile, tables: Path) -> Profile:
-    """``profile``, of the card's own readings alone, with what power costs by the settled readings :data:`SETTLED` of
-    another card in those calibrations of :data:`ORDERED_KERNELS` where that makes no worse first choices on the card's
-    own training rows; how much power there is, these show. Writes what was changed to :data:`TAKEN`."""
-    rows = read_settled(embedded(SETTLED_CARD), tables / SETTLED, profile)
-    card = card_constants.fitted([row for row in rows if row.found.row.split == "train"])
-    taken: dict[str, float] = {}
-    judged = []
-    for known in [c for c in profile.calibrations if c.kernel in ORDERED_KERNELS]:
-        own = [settled_row(known.kernel, row, profile, profile) for row in own_rows(known.kernel, tables)]
-        here = card_constants.with_power(own, card)
-        before, after = (geomean([1.0 + row.regret(c) for row in own]) - 1.0 for c in (CardConstants(), here))
-        judged.append({
-            "kernel": known.kernel, "rows": len(own), "regret_without": round(before, 4), "regret_with": round(after, 4)
-        })  # fmt: skip
-        if after <= before + recalibrate.REGRET_NOISE:
-            taken[known.kernel] = here.power_factor
-            constants = here.of_structures(here.applied(dict(known.constants)))
-            source = f"{known.source}; {POWER_SOURCE}"
-            profile = recalibrate.with_calibration(profile, with_constants(replace(known, source=source), constants))
-    print(judged)
-    written = {"constants": asdict(card), "power_factors": taken, "rows": sorted(judged, key=lambda j: j["kernel"])}
-    write(tables / TAKEN, {**head("card_constants", H200.name), **written})
-    return profile
-
-
-def own_readings(profile: Profile, tables: Path) -> Profile:
-    """An H200's ``profile`` as it was before :func:`settled_elsewhere`."""
-    recorded = json.loads((tables / TAKEN).read_text()) if (tables / TAKEN).exists() else {"power_factors": {}}
-    for known in [c for c in profile.calibrations if c.source.endswith(POWER_SOURCE)]:
-        factor = recorded["power_factors"][known.kernel]
-        card = CardConstants(**{**recorded["constants"], "power_factor": factor})
-        rounded = {name: float(f"{value:.6g}") for name, value in card.undone(dict(known.constants)).items()}
-        source = known.source.removesuffix(f"; {POWER_SOURCE}")
-        before = replace(known, source=source, constants=tuple(sorted(rounded.items())))
-        profile = recalibrate.with_calibration(profile, before)
-    return profile
-
-
 def own_rows(name: str, tables: Path) -> list[SearchedRow]:
     """The training rows of a calibration that power limits, as they were read on the card itself."""
     rows = searched(exhaustive_path(tables, {**ORDERED, "grouped_gemm fp8": "grouped_gemm_fp8"}[name]))
@@ -253,27 +181,6 @@ def own_rows(name: str, tables: Path) -> list[SearchedRow]:
         paths = [path for when in MANY if (path := tables / f"gemm_many_{CARD}{when}.json").exists()]
         rows += read_many(*paths, counts=launched_as_today)
     return [row for row in rows if row.configs and row.row.split == "train" and power_limited(row.row)]
-
-
-def fit_settled(profile: Profile, path: Path) -> Profile:
-    """``profile`` with the H200's calibrations, changed by what ``path``'s training rows show of this card."""
-    base = own_readings(embedded(H200.name), path.parent)
-    transferred = {c.kernel: replace(c, source=f"{c.source}, recorded on an {H200.name}") for c in base.calibrations}
-    rows = read_settled(profile, path, base)
-    card = card_constants.fitted([row for row in rows if row.found.row.split == "train"])
-    print(card)
-    for name in (*ORDERED_KERNELS, LAUNCHES):
-        old = transferred[name]
-        known = dict(old.constants)
-        for block in card.blocks:
-            # A block that the H200's rows lack has its residual from this card alone.
-            if not any(relatives(n) == RESIDUAL + block for n in known):
-                known |= dict.fromkeys(structures_of(rows, name, block), 0.0)
-        constants = {n: float(f"{value:.6g}") for n, value in card.of_structures(card.applied(known)).items()}
-        source = f"{old.source}; the card's constants of benchmarks/results/{path.name}"
-        transferred[name] = replace(old, constants=tuple(sorted(constants.items())), source=source)
-    write_card_regrets(path, rows, card)
-    return replace(profile, calibrations=tuple(transferred.values()))
 
 
 def fit_many(profile: Profile, tables: Path, broad: Sequence[SearchedRow]) -> Profile:
@@ -344,12 +251,6 @@ def saved_us(table: Sequence[SearchedRow], profile: Profile) -> float:
     return float(np.median(saved))
 
 
-def with_constants(calibration: Calibration, values: Mapping[str, float]) -> Calibration:
-    """``calibration`` with these constants in place of its own."""
-    rounded = {name: float(f"{value:.6g}") for name, value in values.items()}
-    return replace(calibration, constants=tuple(sorted({**dict(calibration.constants), **rounded}.items())))
-
-
 def launched_as_today(date: str, config: TuningConfig, us: float) -> bool:
     """Whether ``us``, read on ``date``, is what a kernel takes now that ranking may propose as ``config`` says."""
     candidate = config_of(config)
@@ -386,39 +287,6 @@ def unsplit(found: SearchedRow) -> SearchedRow:
     return replace(found, configs=tuple(found.configs[i] for i in kept), time_us=found.time_us[kept])
 
 
-def structures_of(rows: Sequence[SettledRow], calibration: str, block: str) -> set[str]:
-    """The constants' names of the structures with this block that were read under this calibration."""
-    return {
-        RESIDUAL + structure
-        for row in rows
-        if row.calibration == calibration
-        for structure in row.work.structures
-        if relatives(structure) == block
-    }
-
-
-def write_card_regrets(path: Path, rows: Sequence[SettledRow], card: CardConstants) -> None:
-    """``card_constants_<card>.json`` beside ``path``: what the first choice of each row's readings loses to the best of
-    them by the H200's constants alone, by the card's, and by those fitted without the row; held-out rows too."""
-    training = [row for row in rows if row.found.row.split == "train"]
-    written = []
-    for row in rows:
-        others = card_constants.fitted([other for other in training if other is not row])
-        asked = row.found.row
-        names = {"kernel": asked.kernel, "shape": list(asked.shape), "dtype": asked.dtype, "split": asked.split}
-        regrets = zip(REGRETS, map(row.regret, (CardConstants(), card, others)), strict=True)
-        written.append(names | {name: round(value, 4) for name, value in regrets})
-    fitted = [row for row in written if row["split"] == "train"]
-    means = {name: round(geomean([1 + row[name] for row in fitted]) - 1, 4) for name in REGRETS}
-    write(
-        path.with_name(f"card_constants_{CARD}.json"),
-        {
-            **head("card_constants", TARGET.name), "constants": asdict(card), "training_rows": len(fitted), **means,
-            "rows": written,
-        },
-    )  # fmt: skip
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", type=Path, default=RESULTS, help="folder of the raw tables")
@@ -428,7 +296,7 @@ def main() -> None:
     profile = load(arguments.profile)
     if all(exhaustive_path(arguments.tables, fitted.table).exists() for fitted in FITTED):
         kept = fit_tables(own_readings(profile, arguments.tables), arguments.tables, arguments.variants)
-        kept = settled_elsewhere(launched_as_gemm(kept), arguments.tables)
+        kept = settled_elsewhere(launched_as_gemm(kept), arguments.tables, partial(own_rows, tables=arguments.tables))
     else:
         settled = power_path(arguments.tables)
         kept = fit_settled(profile, settled)

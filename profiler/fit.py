@@ -61,7 +61,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "plain_cycles": (0.0, 200.0),
 }
 OF_THE_CARD = ("order_l2",)
-"""Not fitted with a kernel's constants: settled readings of several kernels show it (``benchmarks/fit_kernels.py``)."""
+"""Not fitted with a kernel's constants: settled readings of several kernels show it (``benchmarks/settled_fit.py``)."""
 NEAR_BEST = 5.0
 """Weights fall as (best / time) to this power."""
 SHRINKAGE = 1.0

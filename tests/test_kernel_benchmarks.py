@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ import kernel_estimates
 import kernel_plans
 import kernel_tables
 import kernels_report
+import settled_fit
 from card_constants import CardConstants
 from kernel_cases import bench_rows
 from kernel_cases.bench_case import COLD_BYTES, MAX_SETS, case_of, like, set_count
@@ -366,7 +368,7 @@ def test_times_of_a_former_wgrad_are_left_out() -> None:
 
 def test_a_cards_constants_are_learnt_from_settled_rows() -> None:
     truth = CardConstants(order_l2=0.4, power_factor=0.8, energy_l2=0.3)
-    read = fit_kernels.read_settled(embedded("NVIDIA H100 80GB HBM3"), RESULTS / "power_h100.json", embedded(H200.name))
+    read = settled_fit.read_settled(embedded("NVIDIA H100 80GB HBM3"), RESULTS / "power_h100.json", embedded(H200.name))
     made = [
         replace(row, found=replace(row.found, time_us=row.found.time_us * np.exp(row.log_error(truth)))) for row in read
     ]
@@ -388,11 +390,11 @@ def test_a_cards_constants_are_learnt_from_settled_rows() -> None:
 def test_what_power_costs_is_taken_from_another_card_where_the_cards_own_rows_do_not_tell(tmp_path: Path) -> None:
     for path in RESULTS.glob("*.json"):
         (tmp_path / path.name).symlink_to(path)
-    (tmp_path / fit_kernels.TAKEN).unlink()
+    (tmp_path / settled_fit.TAKEN).unlink()
     ships = embedded(H200.name)
-    own = fit_kernels.own_readings(ships, RESULTS)
-    again = fit_kernels.settled_elsewhere(own, tmp_path)
-    judged = {row["kernel"]: row for row in json.loads((tmp_path / fit_kernels.TAKEN).read_text())["rows"]}
+    own = settled_fit.own_readings(ships, RESULTS)
+    again = settled_fit.settled_elsewhere(own, tmp_path, partial(fit_kernels.own_rows, tables=tmp_path))
+    judged = {row["kernel"]: row for row in json.loads((tmp_path / settled_fit.TAKEN).read_text())["rows"]}
     for before, after in ((own.calibration(name), again.calibration(name)) for name in judged):
         assert before is not None
         assert after == ships.calibration(after.kernel)
