@@ -16,7 +16,7 @@ EXPORTS = {
         "Operation",
         "require_few",
     ),
-    "device": ("Device", "device", "DEVICES", "H200"),
+    "device": ("Device", "device", "DEVICES", "H200", "UNITS"),
     "options": ("ExtraBuffer", "FREE_PARTITIONS", "PartitionSpec", "SolveOptions"),
     "packing_params": ("PackingParams",),
     "plan": ("Buffer", "Channel", "Optimality", "Outcome", "Partition", "Placement", "Plan", "Reuse", "Schedule"),
