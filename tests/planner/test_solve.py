@@ -246,6 +246,18 @@ def test_registers_bind():
     assert "'mma' takes 240 registers a thread beside limits.base_registers 24: a thread has 240" in too_wide.reason
 
 
+def test_a_slot_that_its_alignment_makes_too_large_is_named():
+    outcome = solve(replace(loop(), ops=(load("load", alignment=2**18), loop().ops[1])))
+    assert outcome.status == "infeasible"
+    assert "the slot of the largest ring, 'load', and the extra buffers take 262144 of" in outcome.reason
+
+
+def test_extra_buffers_without_a_ring_may_be_too_large():
+    graph = DependenceGraph("no ring", (Operation("a", "ALU", 1, 1, 1),), ())
+    outcome = solve(graph, SolveOptions(extra_buffers=(ExtraBuffer("own", 10**6),)))
+    assert outcome.reason == "the extra buffers take 1000000 of 232448 bytes of shared memory"
+
+
 def test_a_ring_that_never_turns_is_infeasible_and_named():
     """The next multiply still reads what the load wrote, so one slot would have to be refilled before it is read."""
     edges = (Dependence("load", "mma"), Dependence("load", "mma", 1))
