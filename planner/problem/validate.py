@@ -33,7 +33,7 @@ LEAST_LIMITS = {
     "barrier_cycles": 0, "tmem_columns": 0, "base_registers": 0,
 }  # fmt: skip
 MOST_CHARACTERS = 1_000
-"""Of an operation's id, which tables and pictures show."""
+"""Of an operation's id, and of a unit's or resource's name, which tables and pictures show."""
 
 
 def validate(graph: DependenceGraph, options: SolveOptions) -> None:
@@ -47,6 +47,15 @@ def validate(graph: DependenceGraph, options: SolveOptions) -> None:
     _validate_edges(graph)
     _validate_options(graph, options)
     _validate_sums(graph, options)
+
+
+def _require_printable(name: str, what: str, expected: str, path: str) -> None:
+    if not isinstance(name, str) or not 0 < len(name) <= MOST_CHARACTERS or not name.isprintable():
+        shown = name[:40] if isinstance(name, str) else name
+        raise InvalidGraph(
+            f"{what} {shown!r}: expected {expected} of 1 to {MOST_CHARACTERS} printable characters",
+            field=path, value=shown, limit=MOST_CHARACTERS,
+        )  # fmt: skip
 
 
 def require_slot_capacity(graph: DependenceGraph) -> None:
@@ -142,12 +151,14 @@ def _validate_limits(graph: DependenceGraph) -> None:
                 limit=most,
             )
     for name, capacity in graph.limits.capacities:
+        _require_printable(name, "resource", "a name", "limits.capacities")
         if capacity > MAX_SHARED:
             raise InvalidGraph(
                 f"resource {name!r} has capacity {capacity}: expected at most {MAX_SHARED}; count in larger units",
                 field="limits.capacities", value=capacity, limit=MAX_SHARED,
             )  # fmt: skip
     for unit, capacity in graph.units:
+        _require_printable(unit, "unit", "a name", "units")
         if capacity > MAX_CAPACITY:
             raise InvalidGraph(
                 f"unit {unit!r} has capacity {capacity}: expected at most {MAX_CAPACITY}", field="units",
@@ -157,11 +168,7 @@ def _validate_limits(graph: DependenceGraph) -> None:
 
 def _validate_operations(graph: DependenceGraph) -> None:
     for op in graph.ops:
-        if not 0 < len(op.id) <= MOST_CHARACTERS or not op.id.isprintable():
-            raise InvalidGraph(
-                f"operation {op.id[:40]!r}: expected an id of 1 to {MOST_CHARACTERS} printable characters",
-                field="ops.id", value=op.id[:40], limit=MOST_CHARACTERS,
-            )  # fmt: skip
+        _require_printable(op.id, "operation", "an id", "ops.id")
         if not is_whole(op.min_warps) or not 1 <= op.min_warps <= MOST_WARPS:
             raise InvalidGraph(
                 f"operation {op.id!r} has min_warps {op.min_warps}: expected 1 to {MOST_WARPS}",
