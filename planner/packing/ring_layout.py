@@ -204,11 +204,17 @@ def require_capacity(problem: Problem) -> None:
                 field="extra_buffers", value=extra.size, limit=size * (depth or 1),
             )  # fmt: skip
     # Rings of one slot may lie in one another's place.
-    flat = [problem.slot_bytes(i) for i in problem.rings if problem.memory(i) == "smem"]
-    least = problem.extra_bytes + (depth * sum(flat) if depth is not None and depth > 1 else max(flat, default=0))
+    flat = {problem.graph.ops[i].id: problem.slot_bytes(i) for i in problem.rings if problem.memory(i) == "smem"}
+    if depth is not None and depth > 1:
+        taken, what = depth * sum(flat.values()), f"{depth} slots of each ring and "
+    elif flat:
+        widest = max(flat, key=lambda name: flat[name])
+        taken, what = flat[widest], f"the slot of the largest ring, {widest!r}, and "
+    else:
+        taken, what = 0, ""
+    least = problem.extra_bytes + taken
     if least > limits.smem_bytes:
-        many = f"{depth} slots of each ring" if depth is not None and depth > 1 else "the largest ring's slot"
         raise Infeasible(
-            f"{many} and the extra buffers take {least} of {limits.smem_bytes} bytes of shared memory",
+            f"{what}the extra buffers take {least} of {limits.smem_bytes} bytes of shared memory",
             field="limits.smem_bytes", value=least, limit=limits.smem_bytes,
         )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 
 from warpplan.planner.bounds.min_ii import min_ii
 from warpplan.planner.check.plan_check import check
-from warpplan.planner.errors import Infeasible
+from warpplan.planner.errors import Infeasible, InvalidGraph
 from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.solve import solve
 from warpplan.planner.values.deadline import NO_DEADLINE, Deadline, DeadlineReached
@@ -62,7 +62,8 @@ def cost_changes(
 
     A larger cost never makes a shorter interval possible, so each threshold is found by bisection: the bounds and the
     plan itself decide what they can, re-solving the rest. Costs are the operations' (clones change together), edges'
-    own latencies and the hand-off; large ones come first. An interval that is not proven optimal has no changes.
+    own latencies and the hand-off; large ones come first, and none is raised where twice as many cycles are too many
+    for any graph. An interval that is not proven optimal has no changes.
     ``deadline`` ends the work within a cost, too, which then does not count as examined.
     """
     costs = sorted(_costs(graph), key=lambda cost: -cost.cycles)
@@ -77,7 +78,10 @@ def cost_changes(
         try:
             for limit in (0, 2 * cost.cycles):
                 search = _Threshold(cost, options, outcome.plan, deadline)
-                change = search.towards(limit)
+                try:
+                    change = search.towards(limit)
+                except InvalidGraph:  # No graph with twice so many cycles can be planned.
+                    continue
                 if change is not None:
                     found.append(change)
                 if search.unsure:

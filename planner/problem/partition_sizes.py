@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from warpplan.planner.errors import Infeasible, InvalidInput
 from warpplan.planner.problem.assignment import Assignment, registers_needed
 from warpplan.planner.problem.formulation import Problem
 from warpplan.planner.problem.terms import REGISTER_COUNTS, WARP, WARP_COUNTS, WARP_GROUP, whole_multiple
+from warpplan.planner.values.dependence_graph import is_whole
 from warpplan.planner.values.plan import Partition
 
 MOST_REGISTERS = 255
@@ -23,11 +26,16 @@ def check_given(problem: Problem) -> None:
                 f"partition {spec.name!r} has {spec.warps} warps: expected one of {', '.join(map(str, WARP_COUNTS))}",
                 field="partitions", value=spec.warps, limit=list(WARP_COUNTS),
             )  # fmt: skip
-        if not REGISTER_COUNTS[0] <= spec.registers <= MOST_REGISTERS:
+        if not is_whole(spec.registers) or not REGISTER_COUNTS[0] <= spec.registers <= MOST_REGISTERS:
             raise InvalidInput(
                 f"partition {spec.name!r} has {spec.registers} registers a thread: expected {REGISTER_COUNTS[0]} to "
                 f"{MOST_REGISTERS}", field="partitions", value=spec.registers, limit=MOST_REGISTERS,
             )  # fmt: skip
+    name, count = Counter(spec.name for spec in specs).most_common(1)[0]
+    if count > 1:
+        raise InvalidInput(
+            f"{count} partitions have the name {name!r}: give each its own", field="partitions", value=name
+        )
     if len(specs) > limits.max_partitions:
         raise InvalidInput(
             f"{len(specs)} partitions are given: limits.max_partitions is {limits.max_partitions}",

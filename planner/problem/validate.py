@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from warpplan.planner.errors import InvalidGraph, InvalidInput, UnknownName
-from warpplan.planner.values.dependence_graph import MOST_OF, DependenceGraph, Operation, require_few
+from warpplan.planner.values.dependence_graph import MOST_OF, DependenceGraph, Operation, is_whole, require_few
 from warpplan.planner.values.options import SolveOptions
 
 MOST_WARPS = 8
@@ -33,7 +33,7 @@ LEAST_LIMITS = {
     "barrier_cycles": 0, "tmem_columns": 0, "base_registers": 0,
 }  # fmt: skip
 MOST_CHARACTERS = 1_000
-"""Of an operation's id, which tables and pictures show."""
+"""Of an operation's id, and of a unit's or resource's name, which tables and pictures show."""
 
 
 def validate(graph: DependenceGraph, options: SolveOptions) -> None:
@@ -47,6 +47,15 @@ def validate(graph: DependenceGraph, options: SolveOptions) -> None:
     _validate_edges(graph)
     _validate_options(graph, options)
     _validate_sums(graph, options)
+
+
+def _require_printable(name: str, what: str, expected: str, path: str) -> None:
+    if not isinstance(name, str) or not 0 < len(name) <= MOST_CHARACTERS or not name.isprintable():
+        shown = name[:40] if isinstance(name, str) else name
+        raise InvalidGraph(
+            f"{what} {shown!r}: expected {expected} of 1 to {MOST_CHARACTERS} printable characters",
+            field=path, value=shown, limit=MOST_CHARACTERS,
+        )  # fmt: skip
 
 
 def require_slot_capacity(graph: DependenceGraph) -> None:
@@ -86,13 +95,16 @@ def _validate_sums(graph: DependenceGraph, options: SolveOptions) -> None:
     slots = max((_most_slots(graph, op) for op in ops if op.buffer_bytes or op.registers), default=0)
     registers = limits.base_registers + sum(op.registers for op in ops)
     shared = max((capacity for _, capacity in limits.capacities), default=0)
+    deep = f"{slots} slots of one ring in memory"
+    if options.depth is not None and options.depth > slots:
+        slots, deep = options.depth, f"a depth of {options.depth} slots"
     for amount, what in (
-        (serial * (intervals + max(slots, options.depth or 0)), f"{slots} slots of one ring in memory"),
+        (serial * (intervals + slots), deep),
         (serial * intervals * max(1, registers), f"{registers} registers"),
         (4 * serial * shared, f"a capacity of {shared}"),
     ):
         if amount >= MAX_SUM:
-            value, name, field = max(_cycles(graph))
+            value, name, field = max(_cycles(graph, options))
             least = -(-amount // MAX_SUM)
             raise InvalidGraph(
                 f"{name} is {value} cycles: with {what} the solver's sums would leave 64 bits; scale all cycles down "
@@ -101,8 +113,9 @@ def _validate_sums(graph: DependenceGraph, options: SolveOptions) -> None:
             )  # fmt: skip
 
 
-def _cycles(graph: DependenceGraph) -> Iterator[tuple[int, str, str]]:
+def _cycles(graph: DependenceGraph, options: SolveOptions) -> Iterator[tuple[int, str, str]]:
     """Every cost in cycles: value, what it is of, field."""
+    yield options.slack_cycles, "slack", "slack_cycles"
     for op in graph.ops:
         for name in ("latency", "occupancy", "issue", "spread"):
             yield getattr(op, name), f"{name} of operation {op.id!r}", f"ops.{name}"
@@ -123,10 +136,11 @@ def _most_slots(graph: DependenceGraph, op: Operation) -> int:
 def _validate_limits(graph: DependenceGraph) -> None:
     for name, least in LEAST_LIMITS.items():
         value = getattr(graph.limits, name)
-        if value < least:
+        if not is_whole(value) or value < least:
             raise InvalidGraph(
-                f"limits.{name} is {value}: expected {least} or more", field=f"limits.{name}", value=value, limit=least
-            )
+                f"limits.{name} is {value}: expected a whole number of {least} or more", field=f"limits.{name}",
+                value=value, limit=least,
+            )  # fmt: skip
         most, of = (MAX_CYCLES, " cycles") if name.endswith(("cycles", "_kb")) else (MAX_AMOUNT, "")
         most = MAX_PARTITIONS if name == "max_partitions" else most
         if value > most:
@@ -137,12 +151,14 @@ def _validate_limits(graph: DependenceGraph) -> None:
                 limit=most,
             )
     for name, capacity in graph.limits.capacities:
+        _require_printable(name, "resource", "a name", "limits.capacities")
         if capacity > MAX_SHARED:
             raise InvalidGraph(
                 f"resource {name!r} has capacity {capacity}: expected at most {MAX_SHARED}; count in larger units",
                 field="limits.capacities", value=capacity, limit=MAX_SHARED,
             )  # fmt: skip
     for unit, capacity in graph.units:
+        _require_printable(unit, "unit", "a name", "units")
         if capacity > MAX_CAPACITY:
             raise InvalidGraph(
                 f"unit {unit!r} has capacity {capacity}: expected at most {MAX_CAPACITY}", field="units",
@@ -152,12 +168,8 @@ def _validate_limits(graph: DependenceGraph) -> None:
 
 def _validate_operations(graph: DependenceGraph) -> None:
     for op in graph.ops:
-        if not 0 < len(op.id) <= MOST_CHARACTERS or not op.id.isprintable():
-            raise InvalidGraph(
-                f"operation {op.id[:40]!r}: expected an id of 1 to {MOST_CHARACTERS} printable characters",
-                field="ops.id", value=op.id[:40], limit=MOST_CHARACTERS,
-            )  # fmt: skip
-        if not 1 <= op.min_warps <= MOST_WARPS:
+        _require_printable(op.id, "operation", "an id", "ops.id")
+        if not is_whole(op.min_warps) or not 1 <= op.min_warps <= MOST_WARPS:
             raise InvalidGraph(
                 f"operation {op.id!r} has min_warps {op.min_warps}: expected 1 to {MOST_WARPS}",
                 field="ops.min_warps", value=op.min_warps, limit=MOST_WARPS,
@@ -174,7 +186,7 @@ def _validate_operations(graph: DependenceGraph) -> None:
                     f"operation {op.id!r} has {name} {getattr(op, name)}: expected at most {MAX_AMOUNT}",
                     field=f"ops.{name}", value=getattr(op, name), limit=MAX_AMOUNT,
                 )  # fmt: skip
-        if op.alignment < 1 or op.alignment & (op.alignment - 1):
+        if not is_whole(op.alignment) or op.alignment < 1 or op.alignment & (op.alignment - 1):
             raise InvalidGraph(
                 f"operation {op.id!r} has alignment {op.alignment}: expected a power of two",
                 field="ops.alignment", value=op.alignment,
@@ -191,7 +203,7 @@ def _validate_edges(graph: DependenceGraph) -> None:
     for edge in graph.edges:
         for name in ("latency", "handoff"):
             cycles = getattr(edge, name)
-            if cycles is not None and not 0 <= cycles <= MAX_CYCLES:
+            if cycles is not None and not (is_whole(cycles) and 0 <= cycles <= MAX_CYCLES):
                 raise InvalidGraph(
                     f"edge {edge.src} -> {edge.dst} has {name} {cycles}: expected 0 to {MAX_CYCLES} cycles",
                     field=f"edges.{name}", value=cycles, limit=MAX_CYCLES,
@@ -204,8 +216,11 @@ def _validate_edges(graph: DependenceGraph) -> None:
 
 
 def _validate_options(graph: DependenceGraph, options: SolveOptions) -> None:
-    if options.depth is not None and options.depth < 1:
-        raise InvalidInput(f"depth is {options.depth}: expected 1 or more", field="depth", value=options.depth, limit=1)
+    if options.depth is not None and not (is_whole(options.depth) and options.depth >= 1):
+        raise InvalidInput(
+            f"depth is {options.depth}: expected a whole number of 1 or more", field="depth", value=options.depth,
+            limit=1,
+        )  # fmt: skip
     if not options.work_limit_s > 0:
         raise InvalidInput(
             f"work limit is {options.work_limit_s} s: expected more than 0", field="work_limit_s",
@@ -213,34 +228,52 @@ def _validate_options(graph: DependenceGraph, options: SolveOptions) -> None:
         )  # fmt: skip
     if options.among_equals not in ("lives", "makespan"):
         raise UnknownName("among_equals", options.among_equals, ("lives", "makespan"))
-    if options.slack_cycles < 0:
+    if not is_whole(options.slack_cycles) or not 0 <= options.slack_cycles <= MAX_CYCLES:
         raise InvalidInput(
-            f"slack is {options.slack_cycles} cycles: expected 0 or more", field="slack_cycles",
-            value=options.slack_cycles, limit=0,
+            f"slack is {options.slack_cycles} cycles: expected 0 to {MAX_CYCLES}", field="slack_cycles",
+            value=options.slack_cycles, limit=MAX_CYCLES,
         )  # fmt: skip
     most = graph.limits.max_partitions - 1
     for op_id, partition in options.pinned.items():
         if op_id not in graph.index:
             raise InvalidInput(f"pinned operation {op_id!r} is not in the graph", field="pinned", value=op_id)
-        if not 0 <= partition <= most:
+        if not is_whole(partition) or not 0 <= partition <= most:
             raise InvalidInput(
-                f"operation {op_id!r} is pinned to partition {partition}: expected 0 to {most}",
+                f"operation {op_id!r} is pinned to partition {partition!r}: expected 0 to {most}",
                 field="pinned", value=partition, limit=most,
             )  # fmt: skip
-    rings = {op.id for op in graph.ops if op.buffer_bytes}
-    for extra in options.extra_buffers:
-        if extra.shares_with is not None and extra.shares_with not in rings:
-            raise InvalidInput(
-                f"buffer {extra.name!r} shares with {extra.shares_with!r}, which has no ring",
-                field="extra_buffers", value=extra.shares_with, limit=sorted(rings),
-            )  # fmt: skip
+    _validate_extra_buffers(graph, options)
     for spill in options.spills:
         for name in spill.ops:
             if name not in graph.index:
                 raise InvalidInput(f"spill names operation {name!r}, which is not in the graph", field="spills",
                                    value=name)  # fmt: skip
-        if not spill.ops or spill.registers < 0:
+        if not spill.ops or not is_whole(spill.registers) or not 0 <= spill.registers <= MAX_AMOUNT:
             raise InvalidInput(
                 f"spill of {len(spill.ops)} operations at {spill.registers} registers: expected at least one "
-                "operation and 0 registers or more", field="spills", value=spill.registers,
+                f"operation and 0 to {MAX_AMOUNT} registers", field="spills", value=spill.registers,
+            )  # fmt: skip
+
+
+def _validate_extra_buffers(graph: DependenceGraph, options: SolveOptions) -> None:
+    rings = {op.id for op in graph.ops if op.buffer_bytes}
+    names = set(graph.index)
+    for extra in options.extra_buffers:
+        if extra.name in names:
+            raise InvalidInput(
+                f"buffer {extra.name!r} has the name of an operation or of another buffer: give it its own",
+                field="extra_buffers", value=extra.name,
+            )  # fmt: skip
+        names.add(extra.name)
+        for name, least in (("size", 0), ("alignment", 1), ("slot", 0)):
+            value = getattr(extra, name)
+            if not is_whole(value) or value < least:
+                raise InvalidInput(
+                    f"buffer {extra.name!r} has {name} {value}: expected a whole number of {least} or more",
+                    field="extra_buffers", value=value, limit=least,
+                )  # fmt: skip
+        if extra.shares_with is not None and extra.shares_with not in rings:
+            raise InvalidInput(
+                f"buffer {extra.name!r} shares with {extra.shares_with!r}, which has no ring",
+                field="extra_buffers", value=extra.shares_with, limit=sorted(rings),
             )  # fmt: skip

@@ -9,7 +9,7 @@ search ends where they meet, or with a gap where the work budget ends. The arran
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from math import inf
 
@@ -30,7 +30,7 @@ from warpplan.planner.search.neighbourhoods import NeighbourhoodChoice
 from warpplan.planner.search.search_state import Progress, SearchResult, SearchState
 from warpplan.planner.search.speculation import Speculation
 from warpplan.planner.search.tie_break import break_ties, shorten_makespan
-from warpplan.planner.values.deadline import DeadlineReached
+from warpplan.planner.values.deadline import Deadline, DeadlineReached
 
 
 def search(problem: Problem, bound: Bound, progress: Progress | None = None) -> SearchResult:
@@ -38,10 +38,26 @@ def search(problem: Problem, bound: Bound, progress: Progress | None = None) -> 
     params = problem.options.search
     with Speculation[AttemptOutcome](params.driver.patience_wall_s if params.speculation else None) as speculation:
         found = BidirectionalSearch(problem, bound, speculation, progress)
-        try:
-            return found.run(bound)
-        except DeadlineReached:
-            return found.result(bound)
+        with suppress(DeadlineReached):
+            result = found.run(bound)
+            if found.best is not None or result.infeasible:
+                return result
+        if found.best is None:
+            _construct_late(found)
+        return found.result(bound)
+
+
+def _construct_late(found: BidirectionalSearch) -> None:
+    """A serial schedule as the incumbent of a search that ended before it had any: mostly that takes milliseconds, and
+    a deadline of its own bounds it."""
+    problem, seconds = found.problem, found.params.late_schedule_wall_s
+    options = replace(problem.options, work_limit_s=seconds)
+    again = Problem(problem.graph, options, Deadline.after(seconds, problem.deadline.now))
+    late = BidirectionalSearch(again, Bound(found.proven, ""), found.speculation, found.progress)
+    late.exact = False  # the core's schedules are not re-timed
+    with suppress(DeadlineReached):
+        late.construct_serially(max(late.proven, serial_ii(again)))
+    found.ii, found.best = late.ii, late.best
 
 
 def serial_ii(problem: Problem) -> int:
@@ -214,10 +230,8 @@ class BidirectionalSearch(SearchState):
             self._construct_above(enough, self.params.construction_ladder)
         elif few and self.search.backward_schedules and fits_side_by_side(self.problem):
             self._construct_above(enough, self.params.spare_memory_ladder, backward=True)
-        if self.best is None and self.search.serial_schedule and few:
-            serial = serial_schedule(self.problem, self.proven, enough, self.budget)
-            if serial is not None:
-                self.record_schedule(enough, serial)
+        if self.best is None:
+            self.construct_serially(enough)
         failures = 0
         while ii < enough and not self.out_of_work:
             ii, step = min(ii + step, enough), self.params.step_growth * step
@@ -250,6 +264,16 @@ class BidirectionalSearch(SearchState):
             ii = min(int(factor * self.proven), enough)
             if self.best is None and ii > self.proven:
                 self._construct(ii, backward=backward)
+
+    def construct_serially(self, enough: int) -> None:
+        """One iteration at a time, which needs the interval ``enough`` before it is re-timed; not for the loops that
+        modulo scheduling or the core begins with."""
+        few = len(self.problem.ops) < self.search.modulo.least_operations and not self.exact
+        if not (self.search.serial_schedule and few):
+            return
+        serial = serial_schedule(self.problem, self.proven, enough, self.budget)
+        if serial is not None:
+            self.record_schedule(enough, serial)
 
     def find_shorter(self, enough: int, seconds: float) -> None:
         """A schedule of at most ``enough`` cycles, where nothing longer is of use."""

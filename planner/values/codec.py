@@ -136,9 +136,10 @@ def _require_few(body: Json) -> None:
 
 
 def _kind(name: object, wanted: type | None) -> type:
-    known = [schema(kind) for kind in SCHEMAS]
+    known = [schema(kind) for kind in (SCHEMAS if wanted is None else (wanted,))]
+    expected = f"expected one of {', '.join(known)}"
     if not isinstance(name, str):
-        raise InvalidInput(f"schema is missing: expected one of {', '.join(known)}", field="schema", value=name)
+        raise InvalidInput(f"schema is missing: {expected}", field="schema", value=name)
     for kind, (stem, version) in SCHEMAS.items():
         prefix, _, number = name.rpartition("-")
         if prefix != f"warpplan/{stem}" or not number.isdecimal():
@@ -157,9 +158,7 @@ def _kind(name: object, wanted: type | None) -> type:
                 field="schema", value=name, limit=schema(wanted),
             )  # fmt: skip
         return kind
-    raise InvalidInput(
-        f"unknown schema {name!r}: expected one of {', '.join(known)}", field="schema", value=name, limit=known
-    )
+    raise InvalidInput(f"unknown schema {name[:60]!r}: {expected}", field="schema", value=name, limit=known)
 
 
 # Plans: the schedule is an object by operation id, with the ids' order next to it (canonical JSON sorts keys).

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, get_args
 
 from warpplan.planner.errors import InvalidGraph
 from warpplan.planner.later_fields import LATER, shows_later_fields
@@ -136,6 +137,11 @@ class DependenceGraph:
         return fixed + kilobytes * self.limits.handoff_cycles_per_kb
 
 
+def is_whole(value: object) -> bool:
+    """Whether ``value`` is a whole number, not a truth value: nothing else may be counted in."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def require_few(graph: str, name: str, count: int) -> None:
     """Raises :class:`InvalidGraph` for more elements than :data:`MOST_OF`: also before a graph is built of them."""
     if count > MOST_OF[name]:
@@ -154,24 +160,33 @@ def _validate(graph: DependenceGraph) -> None:
         seen.add(op.id)
         if op.unit is not None and op.unit not in capacity:
             raise InvalidGraph(
-                f"operation {op.id!r} uses unknown unit {op.unit!r}: expected one of {', '.join(capacity)} or null",
+                f"operation {op.id!r} uses unknown unit {op.unit!r}: expected one of {', '.join(capacity) or '(none)'} "
+                "or null",
                 field="ops.unit", value=op.unit, limit=list(capacity),
             )  # fmt: skip
         for name in ("latency", "occupancy", "issue", "buffer_bytes", "registers", "spread"):
             value = getattr(op, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            if not is_whole(value) or value < 0:
                 raise InvalidGraph(
                     f"operation {op.id!r} has {name} {value!r}: expected a whole number of 0 or more",
                     field=f"ops.{name}", value=value, limit=0,
                 )  # fmt: skip
-        if op.lanes not in TMEM_LANES:
+        _require_one_of(op.memory, get_args(Memory), f"operation {op.id!r} has memory", "ops.memory")
+        if not is_whole(op.lanes) or op.lanes not in TMEM_LANES:
             raise InvalidGraph(
                 f"operation {op.id!r} has lanes {op.lanes}: expected one of {', '.join(map(str, TMEM_LANES))}",
                 field="ops.lanes", value=op.lanes, limit=list(TMEM_LANES),
             )  # fmt: skip
     for unit, units in graph.units:
-        if units < 1:
-            raise InvalidGraph(f"unit {unit!r} has capacity {units}: expected 1 or more", field="units", value=units)
+        if not is_whole(units) or units < 1:
+            raise InvalidGraph(
+                f"unit {unit!r} has capacity {units}: expected a whole number of 1 or more", field="units",
+                value=units, limit=1,
+            )  # fmt: skip
+    if len(capacity) < len(graph.units):
+        twice = next(unit for i, (unit, _) in enumerate(graph.units) if unit in dict(graph.units[:i]))
+        raise InvalidGraph(f"unit {twice!r} is given twice: give it once", field="units", value=twice)
+    _require_one_of(graph.limits.architecture, get_args(Architecture), "limits.architecture is", "limits.architecture")
     _check_demands(graph)
     for edge in graph.edges:
         for end in (edge.src, edge.dst):
@@ -180,13 +195,21 @@ def _validate(graph: DependenceGraph) -> None:
                     f"edge {edge.src} -> {edge.dst} names operation {end!r}, which does not exist",
                     field="edges", value=end,
                 )  # fmt: skip
-        if isinstance(edge.distance, bool) or not isinstance(edge.distance, int) or edge.distance < 0:
+        _require_one_of(edge.kind, get_args(EdgeKind), f"edge {edge.src} -> {edge.dst} has kind", "edges.kind")
+        if not is_whole(edge.distance) or edge.distance < 0:
             raise InvalidGraph(
                 f"edge {edge.src} -> {edge.dst} has distance {edge.distance!r}: expected a whole number of 0 or more",
                 field="edges.distance", value=edge.distance, limit=0,
             )  # fmt: skip
     _reject_zero_cycles(graph)
     _check_clones(graph)
+
+
+def _require_one_of(value: str, known: Sequence[str], what: str, path: str) -> None:
+    if value not in known:
+        raise InvalidGraph(
+            f"{what} {value!r}: expected one of {', '.join(known)}", field=path, value=value, limit=list(known)
+        )
 
 
 def _check_demands(graph: DependenceGraph) -> None:
@@ -212,7 +235,7 @@ def _check_demands(graph: DependenceGraph) -> None:
 def _check_amounts(amounts: Amounts, whose: str, path: str, what: str) -> None:
     names = [name for name, _ in amounts]
     for name, amount in amounts:
-        if isinstance(amount, bool) or not isinstance(amount, int) or amount < 1:
+        if not is_whole(amount) or amount < 1:
             raise InvalidGraph(
                 f"{whose} has {what} {amount!r} of resource {name!r}: expected a whole number of 1 or more",
                 field=path, value=amount, limit=1,
@@ -266,9 +289,23 @@ def _reject_zero_cycles(graph: DependenceGraph) -> None:
             waiting[successor] -= 1
             if waiting[successor] == 0:
                 ready.append(successor)
-    stuck = sorted(op for op, n in waiting.items() if n > 0)
+    stuck = {op for op, n in waiting.items() if n > 0}
     if stuck:
+        cycle = _cycle(graph, stuck)
         raise InvalidGraph(
-            f"operations {', '.join(stuck[:6])} form a cycle of distance 0: give one of its edges a distance of 1",
-            field="edges.distance", value=stuck,
+            f"operations {', '.join(cycle[:6])} form a cycle of distance 0: give one of its edges a distance of 1",
+            field="edges.distance", value=cycle,
         )  # fmt: skip
+
+
+def _cycle(graph: DependenceGraph, stuck: set[str]) -> list[str]:
+    """One cycle of distance-0 edges, in sorted order. Each operation of ``stuck`` waits for another one of them, but
+    many only wait for what the cycle would give them."""
+    before = {e.dst: e.src for e in graph.edges if e.distance == 0 and e.src in stuck}
+    walked: dict[str, None] = {}
+    at = min(stuck)
+    while at not in walked:
+        walked[at] = None
+        at = before[at]
+    names = list(walked)
+    return sorted(names[names.index(at) :])

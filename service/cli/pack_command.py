@@ -44,7 +44,7 @@ def pack(
 
     Buffers are live during [lower, upper) and may share bytes where their lives do not meet (MiniMalloc's format).
     An optional column alignment is kept. Exit status 1: there is no such placement, or none was found in time. Ctrl-C
-    ends the search and prints the bytes that any memory needs, with exit status 130.
+    or SIGTERM ends the search and prints the bytes that any memory needs, with exit status 130.
     """
     import math
     from dataclasses import replace

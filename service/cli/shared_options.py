@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from pathlib import Path
-from threading import Thread
+from threading import Thread, current_thread, main_thread
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 INTERRUPTED = 130
-"""Exit status of what Ctrl-C ended."""
+"""Exit status of what Ctrl-C, or SIGTERM during a search, ended."""
 LONGEST_S = 1e6
 """The most seconds that an option takes, eleven days, chosen by hand. No operating system waits for an infinity, and
 JSON has none."""
@@ -156,7 +157,8 @@ class LineTally:
 
 
 def finish_on_ctrl_c(work: Callable[[], T], interruption: Interruption) -> T:
-    """What ``work`` returns; Ctrl-C calls ``interruption``, after which ``work`` is to return what it has by then."""
+    """What ``work`` returns; Ctrl-C or SIGTERM calls ``interruption``, after which ``work`` is to return what it has by
+    then."""
     answer: Future[T] = Future()
 
     def work_on() -> None:
@@ -167,13 +169,28 @@ def finish_on_ctrl_c(work: Callable[[], T], interruption: Interruption) -> T:
 
     # OR-Tools keeps its thread from hearing of Ctrl-C; this one hears of it.
     Thread(target=work_on, daemon=True).start()
+    with _sigterm_as_ctrl_c():
+        try:
+            return answer.result()
+        except KeyboardInterrupt:
+            while not answer.done():
+                interruption.call()
+                wait([answer], timeout=0.1)
+            return answer.result()
+
+
+@contextlib.contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[None]:
+    """Within, SIGTERM, with which ``timeout`` and batch systems end a job, raises :class:`KeyboardInterrupt` as Ctrl-C
+    does. Python lets the main thread alone change what a signal does."""
+    if current_thread() is not main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return answer.result()
-    except KeyboardInterrupt:
-        while not answer.done():
-            interruption.call()
-            wait([answer], timeout=0.1)
-        return answer.result()
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager

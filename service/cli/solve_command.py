@@ -51,8 +51,8 @@ def solve(
 
     Prints the schedule, partitions, channels and buffers, with the proof or the gap that the limits left. Without a
     limit: 10 seconds by the clock. With --work-limit alone no clock decides: every machine prints the same. Exit
-    status 1: there is no plan, or none was found in time. Ctrl-C ends the search and prints what it has by then, with
-    exit status 130; a second one ends the program at once.
+    status 1: there is no plan, or none was found in time. Ctrl-C or SIGTERM ends the search and prints what it has by
+    then, with exit status 130; a second one ends the program at once.
     """
     began = time.monotonic()
     from warpplan.planner.values import codec
@@ -112,8 +112,8 @@ def solver_limits(
 
 
 def solve_telling(loop: DependenceGraph, options: SolveOptions, deadline: Deadline) -> tuple[Outcome, bool]:
-    """Solve, telling a terminal how far it is; ``seconds`` of the outcome are those of the clock. Whether Ctrl-C ended
-    it: the outcome is then what was known by that time."""
+    """Solve, telling a terminal how far it is; ``seconds`` of the outcome are those of the clock. Whether Ctrl-C or
+    SIGTERM ended it: the outcome is then what was known by that time."""
     from rich.console import Console
 
     from warpplan.planner.solve import solve

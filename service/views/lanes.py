@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from warpplan.planner.values.dependence_graph import DependenceGraph
+from warpplan.planner.values.device import UNITS
 from warpplan.planner.values.plan import Plan
 from warpplan.planner.values.timeline import Timeline
 
 WAIT, EPILOGUE, OTHER = "wait", "epilogue", "other"
-"""Kinds of bars beside the names of the units."""
+"""Kinds of bars beside the names of the GPU's units; operations on no unit or on another one are ``OTHER``."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +50,14 @@ def predicted(graph: DependenceGraph, plan: Plan, timeline: Timeline, epilogue_c
     for unit, _ in graph.units:
         held = [s for s in timeline.spans if s.unit == unit and s.released > s.start]
         if held:
-            bars = tuple(Bar(s.op, unit, s.start, s.released, s.iteration) for s in held)
+            bars = tuple(Bar(s.op, _kind(unit), s.start, s.released, s.iteration) for s in held)
             lanes.append(Lane("predicted: units", unit, bars))
     return tuple(lanes)
+
+
+def _kind(unit: str | None) -> str:
+    """The unit's own where it is one of the GPU's: a graph may have any others."""
+    return unit if unit in UNITS else OTHER
 
 
 def end_of(lanes: Sequence[Lane]) -> float:
@@ -64,7 +70,7 @@ def _issued(timeline: Timeline, partition: int) -> Iterator[Bar]:
         if s.start > s.ready:
             yield Bar(s.op, WAIT, s.ready, s.start, s.iteration, f"waits for {s.waited_for or 'its barriers'}")
         if s.issued > s.start:
-            yield Bar(s.op, s.unit or OTHER, s.start, s.issued, s.iteration)
+            yield Bar(s.op, _kind(s.unit), s.start, s.issued, s.iteration)
 
 
 def _epilogue(timeline: Timeline, partition: int, cycles: int) -> Iterator[Bar]:

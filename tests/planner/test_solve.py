@@ -16,7 +16,7 @@ from warpplan.planner.problem.least_needs import least_memory, least_registers, 
 from warpplan.planner.solve import effective_ii, fewest_slots, solve
 from warpplan.planner.values.codec import canonical
 from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
-from warpplan.planner.values.options import ExtraBuffer, PartitionSpec, SolveOptions
+from warpplan.planner.values.options import ExtraBuffer, PartitionSpec, SolveOptions, Spill
 
 from . import strategies as given_
 from .brute import smallest_ii
@@ -246,6 +246,18 @@ def test_registers_bind():
     assert "'mma' takes 240 registers a thread beside limits.base_registers 24: a thread has 240" in too_wide.reason
 
 
+def test_a_slot_that_its_alignment_makes_too_large_is_named():
+    outcome = solve(replace(loop(), ops=(load("load", alignment=2**18), loop().ops[1])))
+    assert outcome.status == "infeasible"
+    assert "the slot of the largest ring, 'load', and the extra buffers take 262144 of" in outcome.reason
+
+
+def test_extra_buffers_without_a_ring_may_be_too_large():
+    graph = DependenceGraph("no ring", (Operation("a", "ALU", 1, 1, 1),), ())
+    outcome = solve(graph, SolveOptions(extra_buffers=(ExtraBuffer("own", 10**6),)))
+    assert outcome.reason == "the extra buffers take 1000000 of 232448 bytes of shared memory"
+
+
 def test_a_ring_that_never_turns_is_infeasible_and_named():
     """The next multiply still reads what the load wrote, so one slot would have to be refilled before it is read."""
     edges = (Dependence("load", "mma"), Dependence("load", "mma", 1))
@@ -312,6 +324,16 @@ def test_an_extra_buffer_takes_its_bytes_and_not_its_alignment():
         (SolveOptions(depth=0), "depth is 0"),
         (SolveOptions(work_limit_s=0), "work limit is 0"),
         (SolveOptions(work_limit_s=float("nan")), "work limit is nan"),
+        (SolveOptions(depth=1.5), "depth is 1.5: expected a whole number"),
+        (SolveOptions(slack_cycles=1.5), "slack is 1.5 cycles: expected 0 to"),
+        (SolveOptions(slack_cycles=10**12), "slack is 1000000000000 cycles: expected 0 to 1000000000"),
+        (SolveOptions(pinned={"load": "0"}), "pinned to partition '0': expected 0 to 1"),
+        (SolveOptions(spills=(Spill(("load",), 10**30),)), "expected at least one operation and 0 to"),
+        (SolveOptions(extra_buffers=(ExtraBuffer("x", -1),)), "'x' has size -1: expected a whole number of 0 or more"),
+        (SolveOptions(extra_buffers=(ExtraBuffer("x", 8, 0),)), "'x' has alignment 0"),
+        (SolveOptions(extra_buffers=(ExtraBuffer("x", 8, 8, "load", -1),)), "'x' has slot -1"),
+        (SolveOptions(extra_buffers=(ExtraBuffer("x", 8), ExtraBuffer("x", 8))), "'x' has the name of"),
+        (SolveOptions(extra_buffers=(ExtraBuffer("load", 8),)), "'load' has the name of"),
         (SolveOptions(pinned={"store": 0}), "pinned operation 'store' is not in the graph"),
         (SolveOptions(pinned={"mma": 2}), "pinned to partition 2: expected 0 to 1"),
         (SolveOptions(extra_buffers=(ExtraBuffer("x", 8, shares_with="mma"),)), "'mma', which has no ring"),
@@ -319,6 +341,14 @@ def test_an_extra_buffer_takes_its_bytes_and_not_its_alignment():
         (
             SolveOptions(partitions=(PartitionSpec("all", 5, 240),), pinned={"load": 0, "mma": 0}),
             "partition 'all' has 5 warps: expected one of 1, 2, 4, 8",
+        ),
+        (
+            SolveOptions(partitions=(PartitionSpec("all", 4, 64.5),), pinned={"load": 0, "mma": 0}),
+            "partition 'all' has 64.5 registers a thread: expected 24 to 255",
+        ),
+        (
+            SolveOptions(partitions=(PartitionSpec("all", 4, 64),) * 2, pinned={"load": 0, "mma": 1}),
+            "2 partitions have the name 'all'",
         ),
     ],
 )
@@ -335,10 +365,16 @@ def test_options_that_contradict_the_graph_are_named(options, message):
         (DependenceGraph("many", tuple(Operation(f"o{i}", None, 1, 0, 1) for i in range(10_001)), ()), "at most 10000"),
         (loop(max_partitions=0), "limits.max_partitions is 0"),
         (loop(handoff_cycles=-1), "limits.handoff_cycles is -1"),
+        (loop(smem_bytes=1e5), "limits.smem_bytes is 100000.0: expected a whole number of 0 or more"),
+        (replace(loop(), ops=(load("load", alignment=8.0), loop().ops[1])), "alignment 8.0: expected a power of two"),
+        (replace(loop(), edges=(Dependence("load", "mma", latency=1.5),)), "latency 1.5: expected 0 to"),
         (replace(loop(), ops=(load("load", alignment=96), loop().ops[1])), "alignment 96: expected a power of two"),
         (replace(loop(), ops=(load("load", min_warps=9), loop().ops[1])), "min_warps 9: expected 1 to 8"),
         (DependenceGraph("g", (load(""),), ()), "operation '': expected an id of 1 to 1000 printable characters"),
         (DependenceGraph("g", (load("a\nb"),), ()), "expected an id of 1 to 1000 printable characters"),
+        (DependenceGraph("g", (load(3),), ()), "operation 3: expected an id of 1 to 1000 printable characters"),
+        (replace(loop(), units=(*loop().units, ("", 1))), "unit '': expected a name of 1 to 1000 printable characters"),
+        (loop(capacities=(("a\nb", 1),)), r"resource 'a\nb': expected a name of 1 to 1000 printable characters"),
         (replace(loop(), edges=(Dependence("load", "mma", latency=-1),)), "latency -1"),
         (replace(loop(), edges=(Dependence("load", "mma", 10**7),)), "distance 10000000: expected at most 10000"),
         (replace(loop(), ops=(load("load", latency=10**12), loop().ops[1])), "expected at most 1000000000 cycles"),
@@ -348,6 +384,11 @@ def test_graphs_that_cannot_be_planned_are_named(graph, message):
     with pytest.raises(InvalidGraph) as caught:
         solve(graph)
     assert message in str(caught.value)
+
+
+def test_a_depth_whose_sums_leave_64_bits_is_named():
+    with pytest.raises(InvalidGraph, match="with a depth of 1000000000000000000 slots the solver's sums"):
+        solve(loop(), SolveOptions(depth=10**18))
 
 
 def test_partitions_that_are_too_narrow_or_too_many_registers_are_infeasible():

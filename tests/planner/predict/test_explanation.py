@@ -94,6 +94,13 @@ def test_a_cost_that_alone_decides() -> None:
     assert changes[("occupancy of load", 513)] == 513
 
 
+def test_a_cost_that_cannot_be_doubled_is_lowered_alone() -> None:
+    graph = DependenceGraph("slow", (Operation("slow", "ALU", 1, 10**9, 1),), (), Limits(1))
+    found = cost_changes(graph, OPTIONS, solve(graph))
+    assert (found.examined, found.undecided) == (found.costs, ())
+    assert [(c.name, c.to_cycles) for c in found.changes] == [("occupancy of slow", 10**9 - 1)]
+
+
 def test_clones_change_together() -> None:
     ops = (replace(MMA, id="m0", registers=0), replace(MMA, id="m1", registers=0))
     graph = DependenceGraph("twins", ops, (), Limits(2), clones=(("m0",), ("m1",)))

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import random
 import time
+from dataclasses import replace
 from itertools import count
 
 import pytest
 from hypothesis import given, settings
 
+from warpplan.planner.bounds.min_ii import Bound
 from warpplan.planner.check.plan_check import check
+from warpplan.planner.search.ii_search import BidirectionalSearch
+from warpplan.planner.search.search_state import SearchResult
 from warpplan.planner.solve import solve
 from warpplan.planner.values.codec import canonical
 from warpplan.planner.values.deadline import Deadline, DeadlineReached
@@ -89,6 +93,31 @@ def test_whenever_the_clock_strikes_the_answer_is_true(graph: DependenceGraph):
         assert outcome.plan is None or check(outcome.plan, graph) == ()
         assert outcome.plan is None or whole.bound <= outcome.plan.schedule.ii_cycles
         assert whole.plan is None or outcome.bound <= whole.plan.schedule.ii_cycles
+
+
+@pytest.mark.parametrize("rings", [True, False])
+def test_a_deadline_before_the_first_schedule_leaves_a_serial_one(monkeypatch: pytest.MonkeyPatch, rings: bool):
+    """Also in a loop of units and dependences alone, which the core decides."""
+
+    def too_late(search: BidirectionalSearch, bound: Bound) -> SearchResult:
+        raise DeadlineReached
+
+    monkeypatch.setattr(BidirectionalSearch, "run", too_late)
+    graph = awkward(40, 80, 3)
+    if not rings:
+        ops = tuple(replace(op, buffer_bytes=0, registers=0) for op in graph.ops)
+        graph = replace(graph, ops=ops, limits=Limits(1))
+    outcome = solve(graph, deadline=Deadline.after(60.0, time.monotonic))
+    assert (outcome.status, outcome.reason) == ("feasible", "the time limit")
+    assert outcome.plan is not None
+    assert check(outcome.plan, graph) == ()
+
+
+def test_a_spent_work_limit_leaves_a_serial_schedule_to_a_loop_that_the_core_decides():
+    ops = tuple(Operation(f"op{i}", "ALU", 5 + i * 7 % 23, 1 + i * 5 % 11, 1) for i in range(60))
+    edges = tuple(Dependence(f"op{i}", f"op{(i * 17 + 5) % 60}", 1 + i % 3) for i in range(60))
+    outcome = solve(DependenceGraph("plain", ops, edges, Limits(1)), SolveOptions(work_limit_s=1e-9))
+    assert outcome.plan is not None
 
 
 def test_a_deadline_says_what_is_left():

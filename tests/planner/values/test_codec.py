@@ -107,6 +107,12 @@ def test_a_bad_graph_is_one_line_that_names_the_element(change, message):
     assert "\n" not in str(caught.value)
 
 
+def test_a_schema_that_is_missing_or_unknown_is_told_the_one_that_is_read():
+    for found in ({}, {"schema": "graph"}):
+        with pytest.raises(InvalidInput, match=r"expected one of warpplan/graph-1$"):
+            from_json(found, DependenceGraph)
+
+
 def test_graph_errors_keep_their_kind_outside_files_and_their_file_inside():
     twice = GRAPH_FILE | {"ops": 2 * [GRAPH_FILE["ops"][0]]}
     with pytest.raises(InvalidGraph):

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warpplan.planner import errors
-from warpplan.planner.errors import InvalidInput, MalformedFile, MissingCosts, UnknownName, WarpplanError
+from warpplan.planner.errors import InvalidGraph, InvalidInput, MalformedFile, MissingCosts, UnknownName, WarpplanError
 from warpplan.planner.values.costs import CostTable
+from warpplan.planner.values.dependence_graph import Dependence, DependenceGraph, Limits, Operation
 from warpplan.planner.values.device import DEVICES, H200, device
 from warpplan.planner.values.profile import Identity
 from warpplan.planner.values.tuning import TuningConfig
@@ -118,3 +119,37 @@ def test_folders_import_only_what_lies_below_them(folder, may):
         imported = {n.module or "" for n in ast.walk(ast.parse(module.read_text())) if isinstance(n, ast.ImportFrom)}
         own = {name.split(".")[2] for name in imported if name.startswith("warpplan.planner.")}
         assert own <= may, module
+
+
+OPS = tuple(Operation(name, "TMA", 1, 1, 1) for name in "abcd")
+
+
+@pytest.mark.parametrize(
+    ("edges", "cycle"),
+    [
+        (("ab", "bb", "bc"), ["b"]),
+        (("ab", "bc", "cb", "cd"), ["b", "c"]),
+        (("ca", "ad", "dc", "ab"), ["a", "c", "d"]),
+    ],
+)
+def test_a_cycle_of_distance_0_names_its_operations_alone(edges, cycle):
+    with pytest.raises(InvalidGraph, match=f"^operations {', '.join(cycle)} form a cycle of distance 0") as caught:
+        DependenceGraph("g", OPS, tuple(Dependence(*ends) for ends in edges))
+    assert caught.value.value == cycle
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"units": ()}, r"unknown unit 'TMA': expected one of \(none\) or null"),
+        ({"units": (("TMA", 1.5),)}, "unit 'TMA' has capacity 1.5: expected a whole number of 1 or more"),
+        ({"units": (("TMA", 1), ("TMA", 2))}, "unit 'TMA' is given twice"),
+        ({"limits": Limits(architecture="ampere")}, "limits.architecture is 'ampere': expected one of any, hopper"),
+        ({"ops": (replace(OPS[0], memory="l2"),)}, "operation 'a' has memory 'l2': expected one of smem, tmem"),
+        ({"ops": (replace(OPS[0], lanes=64.0),)}, "operation 'a' has lanes 64.0: expected one of 64, 128"),
+        ({"edges": (Dependence("a", "b", kind="war"),)}, "edge a -> b has kind 'war': expected one of data, token"),
+    ],
+)
+def test_a_graph_that_was_not_read_from_a_file_is_checked_as_strictly(change, message):
+    with pytest.raises(InvalidGraph, match=message):
+        DependenceGraph(**{"name": "g", "ops": OPS, "edges": (), **change})

@@ -208,7 +208,8 @@ def test_a_work_limit_is_more_than_nothing(capsys):
     assert "--work-limit" in bad(capsys, "solve", "g.json", "--work-limit", "0")
 
 
-def test_ctrl_c_prints_what_is_known_by_then(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_sigterm_print_what_is_known_by_then(tmp_path: Path, sent: signal.Signals) -> None:
     ops = [
         {"id": f"o{i}", "unit": "ALU", "latency": 5 + i * 7 % 23, "occupancy": 1 + i * 5 % 11, "issue": 3}
         for i in range(60)
@@ -224,7 +225,7 @@ def test_ctrl_c_prints_what_is_known_by_then(tmp_path: Path) -> None:
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     time.sleep(6)
-    solving.send_signal(signal.SIGINT)
+    solving.send_signal(sent)
     out, err = solving.communicate(timeout=20)
     assert solving.returncode == 130
     assert err.splitlines()[-1] == "warpplan: interrupted"

@@ -119,6 +119,16 @@ def test_svg_has_a_bar_for_every_bar(rows: tuple[Lane, ...]) -> None:
         assert float(bar.get("x", 0)) + float(bar.get("width", 0)) <= left + width + 1.5
 
 
+def test_units_of_the_graphs_own_are_drawn_as_others() -> None:
+    graph = DependenceGraph("own", (Operation("a", "crane", 4, 3, 1),), (), Limits(1), units=(("crane", 2),))
+    found = solve(graph).plan
+    assert found is not None
+    shown = lanes.predicted(graph, found, simulate(found, graph, 3))
+    assert [lane.name for lane in shown] == ["default", "crane"]
+    assert {bar.kind for lane in shown for bar in lane.bars} <= {lanes.OTHER, lanes.WAIT}
+    assert "other</text>" in svg.timeline(shown, "own")
+
+
 def test_memory_over_time(plan: Plan) -> None:
     """Three slots, each held once a turn of three intervals for as long as the channel says."""
     root = ET.fromstring(svg.memory(plan, 232_448))
