@@ -108,8 +108,8 @@ def patch(model: Module) -> PatchReport:
 
 def forward(self: LinearModule, input: Tensor) -> Tensor:
     """``torch.nn.Linear.forward``, planned. Pickling a bound method keeps its name alone: a model loaded from a file
-    has torch's own forward until it is patched. A shallow copy shares this method, and with it the weights, of the layer
-    that it was copied from."""
+    has torch's own forward until it is patched. A shallow copy shares this method, and with it the weights, of the
+    layer that it was copied from."""
     return linear(input, self.weight, self.bias)
 
 
