@@ -47,7 +47,15 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    try:
+        module = import_module(f"{__name__}.{_MODULES[name]}")
+    except ModuleNotFoundError as error:
+        if error.name not in ("torch", "triton"):
+            raise
+        raise ModuleNotFoundError(
+            f"{__name__}.{name} needs {error.name}: pip install 'warpplan[gpu]'", name=error.name
+        ) from None
+    return getattr(module, name)
 
 
 EXPORTS = {

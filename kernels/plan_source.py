@@ -30,7 +30,7 @@ from warpplan.kernels.isolate import within
 from warpplan.kernels.registry import kernel
 from warpplan.kernels.triton_types import Json
 from warpplan.kernels.warn_once import warn_once
-from warpplan.planner.errors import InvalidInput, MalformedFile, StoreError, WarpplanError
+from warpplan.planner.errors import InvalidInput, InvalidShape, MalformedFile, StoreError, WarpplanError
 from warpplan.planner.values import codec
 from warpplan.planner.values.device import DEVICES, H200, Device
 from warpplan.planner.values.profile import Profile
@@ -117,6 +117,7 @@ def default_profile(device: str) -> Json:
 @lru_cache(maxsize=MOST_KEPT)
 def _found(source: _Source, name: str, shape: Shape, dtype: str, device_name: str) -> TuningConfig:
     device = DEVICES.get(device_name, H200)
+    shape = _parsed(name, shape)
     try:
         answer = source.ask(name, shape, dtype, device.name) if source.ask is not None else None
     except WarpplanError as error:
@@ -130,6 +131,18 @@ def _found(source: _Source, name: str, shape: Shape, dtype: str, device_name: st
         )
         answer = None
     return _ranked(name, shape, dtype, device) if answer is None else answer
+
+
+def _parsed(name: str, shape: Shape) -> Shape:
+    """``shape`` in its one form, or :class:`InvalidShape`."""
+    declaration = kernel(name).declaration
+    count = sum(not isinstance(word, str) for word in shape)
+    if count != len(declaration.dimensions):
+        raise InvalidShape(
+            f"{name} {shape} has {count} sizes: expected {', '.join(declaration.dimensions)}, then options",
+            field="shape", value=count, limit=len(declaration.dimensions),
+        )  # fmt: skip
+    return declaration.parse_shape(declaration.named(shape))
 
 
 def _ranked(name: str, shape: Shape, dtype: str, device: Device) -> TuningConfig:

@@ -160,8 +160,11 @@ def require_lengths(max_seqlen_q: int, max_seqlen_k: int) -> None:
     for name, length in (("max_seqlen_q", max_seqlen_q), ("max_seqlen_k", max_seqlen_k)):
         if isinstance(length, torch.Tensor):
             raise InvalidShape(f"{name} is a tensor: give a number, so that no device is waited for", field=name)
-        if not 0 <= length <= MAX_LENGTH:
-            raise InvalidShape(f"{name}={length}: expected 0 to {MAX_LENGTH}", field=name, value=length)
+        if length is None or isinstance(length, float | str) or not 0 <= length <= MAX_LENGTH:
+            raise InvalidShape(
+                f"{name}={length!r}: expected a whole number from 0 to {MAX_LENGTH}",
+                field=name, value=length, limit=MAX_LENGTH,
+            )  # fmt: skip
 
 
 def require_packed(q: Tensor, k: Tensor, v: Tensor, q_starts: Tensor, k_starts: Tensor) -> None:
@@ -197,6 +200,11 @@ def require_sequences(
 
 
 def _require_starts(name: str, starts: Tensor, q: Tensor) -> None:
+    if not isinstance(starts, torch.Tensor):
+        raise InvalidShape(
+            f"{name} is a {type(starts).__name__}: expected a tensor, torch.int32 [sequences + 1] on {q.device}",
+            field=name,
+        )
     if starts.dim() != 1 or starts.dtype != torch.int32 or starts.device != q.device or not starts.is_contiguous():
         raise InvalidShape(
             f"{name} is {starts.dtype} {tuple(starts.shape)} on {starts.device}: expected contiguous torch.int32 "

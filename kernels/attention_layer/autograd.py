@@ -27,10 +27,8 @@ from warpplan.kernels.attention_fwd.space import HEAD_DIMS
 from warpplan.kernels.attention_layer.planned_passes import DTYPES, attend, attend_backward, empty_result
 from warpplan.kernels.declaration import MAX_ELEMENTS
 from warpplan.kernels.operands.gpus import hopper_name
+from warpplan.kernels.operands.tensor_forms import active_transform, is_batched, special_form
 from warpplan.kernels.torch_types import AutogradContext, Dtype, Tensor
-
-PLAIN = (torch.Tensor, torch.nn.Parameter)
-"""Not their subclasses (DTensor, nested tensors): those have an attention of their own."""
 
 
 def _on_hopper(index: int | None) -> bool:
@@ -114,16 +112,14 @@ def _unplanned_arguments(attn_mask: Tensor | None, dropout_p: float, scale: floa
         return "dropout"
     if scale is not None and not (isinstance(scale, int | float) and math.isfinite(scale) and scale > 0):
         return f"scale={scale}"
-    if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
-        return "a torch.func transform"
-    return ""
+    return str(active_transform())
 
 
 def _unplanned_tensors(*operands: Tensor) -> str:
     query = operands[0]
     for tensor in operands:
-        if type(tensor) not in PLAIN:
-            return f"a {type(tensor).__name__}"
+        if form := special_form(tensor):
+            return form
     dtypes = {_autocast_dtype(tensor) for tensor in operands}
     if len(dtypes) > 1 or not dtypes <= set(DTYPES):
         return " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes)) + " operands"
@@ -157,11 +153,14 @@ def _unplanned_sizes(query: Tensor, key: Tensor, value: Tensor, is_causal: bool,
 
 
 def _autocast_dtype(tensor: Tensor) -> Dtype:
-    """The dtype in which autocast has torch's own attention compute ``tensor``: any but float64 in its own."""
+    """The dtype in which autocast has torch's own attention compute ``tensor``: any but float64 in its own. Meta
+    tensors have none."""
     kind = tensor.device.type
-    if torch.is_autocast_enabled(kind) and tensor.is_floating_point() and tensor.dtype != torch.float64:
-        return torch.get_autocast_dtype(kind)
-    return tensor.dtype
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
+        return tensor.dtype
+    if not tensor.is_floating_point() or tensor.dtype == torch.float64:
+        return tensor.dtype
+    return torch.get_autocast_dtype(kind)
 
 
 def cast_for_autocast(*operands: Tensor) -> list[Tensor]:
@@ -184,8 +183,7 @@ def _gradients(
     query, key, value, *result = ctx.saved_tensors
     needs = ctx.needs_input_grad[:3]
     in_a_graph = _in_a_graph()
-    # What has no storage is batched by torch's vmap.
-    fits = in_a_graph or (type(grad) in PLAIN and torch._C._has_storage(grad))
+    fits = in_a_graph or not (special_form(grad) or is_batched(grad) or active_transform())
     if result and fits and not torch.is_grad_enabled():
         out, lse = result
         compute = backward_operator if in_a_graph else attend_backward

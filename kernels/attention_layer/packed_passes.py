@@ -133,8 +133,13 @@ def _read_starts(q_starts: Tensor, k_starts: Tensor, query: Tensor, key: Tensor)
     tensors, which goes unnoticed on a GPU."""
     listed = q_starts.tolist(), k_starts.tolist()
     for name, starts, rows in zip(("cu_seqlens_q", "cu_seqlens_k"), listed, (query, key), strict=True):
-        if sorted(starts) != starts or starts[0] < 0 or starts[-1] > rows.shape[0]:
-            raise InvalidShape(f"{name} does not ascend from 0 to at most {rows.shape[0]}", field=name, value=starts)
+        count = rows.shape[0]
+        for i, (before, start) in enumerate(zip([0, *starts], starts, strict=False)):
+            if not before <= start <= count:
+                raise InvalidShape(
+                    f"{name}[{i}]={start} does not ascend from {before} to at most {count}, the rows of its tensor",
+                    field=name, value=start, limit=[before, count],
+                )  # fmt: skip
     return listed
 
 

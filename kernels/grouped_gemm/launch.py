@@ -281,6 +281,10 @@ def _require_gpu(name: str, tensor: Tensor) -> None:
 
 
 def _require_ends(ends: Tensor, left: Tensor) -> None:
+    if not isinstance(ends, torch.Tensor):
+        raise InvalidShape(
+            f"ends is a {type(ends).__name__}: expected a tensor, torch.int32 [G] on {left.device}", field="ends"
+        )
     if ends.dim() != 1 or ends.dtype != torch.int32 or ends.device != left.device:
         raise InvalidShape(
             f"ends is {ends.dtype} {tuple(ends.shape)} on {ends.device}: expected torch.int32 [G] on {left.device}",

@@ -12,10 +12,8 @@ from torch.nn.functional import linear as torch_linear
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from warpplan.kernels.linear_layer.products import ALIGNMENT, DTYPES, hopper, multiply
+from warpplan.kernels.operands.tensor_forms import active_transform, is_batched, special_form
 from warpplan.kernels.torch_types import AutogradContext, Dtype, Tensor
-
-PLAIN = (torch.Tensor, torch.nn.Parameter)
-"""Not their subclasses (DTensor, quantised weights): those have a product of their own."""
 
 # The answer is a fact of the machine: a graph holds it as a constant.
 _runs_on = torch.compiler.assume_constant_result(hopper)
@@ -30,7 +28,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     :func:`~warpplan.kernels.plan_source.configuration` has for its sizes; sums are fp32. The same operands give the
     same bits. Autocast casts the operands as it does for torch's own. Everything else is torch's own product, with its
     results, gradients and errors: other devices and dtypes, K or N that are no multiple of 8, empty tensors, tensor
-    subclasses, ``torch.func`` transforms, rows that do not start on 16 bytes, and shapes that no configuration fits.
+    subclasses, sparse and nested tensors, ``torch.func`` transforms, forward-mode differentiation, batched gradients,
+    rows that do not start on 16 bytes, and shapes that no configuration fits.
     """
     operands = _planned_operands(x, weight, bias)
     if operands is None:
@@ -47,9 +46,9 @@ def _planned_operands(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[T
     """The operands in the dtype to multiply in, or ``None`` where the product is torch's."""
     if not _runs_on(x.device.index if x.is_cuda else None):
         return None
-    if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+    if active_transform():
         return None
-    if type(x) not in PLAIN or type(weight) not in PLAIN or (bias is not None and type(bias) not in PLAIN):
+    if special_form(x) or special_form(weight) or (bias is not None and special_form(bias)):
         return None
     if weight.dim() != 2 or x.dim() == 0 or x.numel() == 0:
         return None
@@ -81,11 +80,16 @@ def _cast_one(tensor: Tensor, dtype: Dtype) -> Tensor:
 
 def _product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
     """A[M, K] · B[N, K]ᵀ + bias, differentiable."""
-    if torch.compiler.is_compiling() or is_in_torch_dispatch_mode():
+    if _in_a_graph():
         return linear_operator(a, b, bias)
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad or (bias is not None and bias.requires_grad)):
         return _Product.apply(a, b, bias)
     return multiply(a, b, bias)
+
+
+def _in_a_graph() -> bool:
+    """Whether calls are traced or seen by a dispatch mode: then they go through the operator."""
+    return bool(torch.compiler.is_compiling() or is_in_torch_dispatch_mode())
 
 
 def _save(ctx: AutogradContext, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor) -> None:
@@ -99,9 +103,11 @@ def _gradients(ctx: AutogradContext, dc: Tensor) -> tuple[Tensor | None, Tensor 
     a, b = ctx.saved_tensors
     # Of a sum's gradient every element is the same one: TMA reads no stride of zero.
     dc = dc.contiguous()
+    torchs = not _in_a_graph() and (special_form(dc) or is_batched(dc) or active_transform())
+    product = torch_linear if torchs else _product
     return (
-        _product(dc, b.t()) if ctx.needs_input_grad[0] else None,
-        _product(dc.t(), a.t()) if ctx.needs_input_grad[1] else None,
+        product(dc, b.t()) if ctx.needs_input_grad[0] else None,
+        product(dc.t(), a.t()) if ctx.needs_input_grad[1] else None,
         dc.sum(0) if ctx.needs_input_grad[2] else None,  # torch sums 16-bit elements in fp32
     )
 

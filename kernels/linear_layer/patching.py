@@ -108,7 +108,8 @@ def patch(model: Module) -> PatchReport:
 
 def forward(self: LinearModule, input: Tensor) -> Tensor:
     """``torch.nn.Linear.forward``, planned. Pickling a bound method keeps its name alone: a model loaded from a file
-    has torch's own forward until it is patched."""
+    has torch's own forward until it is patched. A shallow copy shares this method, and with it the weights, of the
+    layer that it was copied from."""
     return linear(input, self.weight, self.bias)
 
 
@@ -124,7 +125,7 @@ def _reason_to_leave(module: LinearModule, owner: Module) -> str:
     """Why ``module`` stays as it is; empty where it can be patched."""
     if _is_patched(module):
         return "patched already"
-    if "forward" in vars(module) or type(module).forward is not torch.nn.Linear.forward:
+    if not _has_torchs_forward(module):
         return f"its forward is not torch.nn.Linear's ({type(module).__name__})"
     if isinstance(owner, torch.nn.MultiheadAttention):
         return "torch.nn.MultiheadAttention reads its weight without calling it"
@@ -137,6 +138,8 @@ def _reason_to_leave(module: LinearModule, owner: Module) -> str:
         return f"its weight is a {type(weight).__name__}"
     if weight.dtype not in AUTOCAST_DTYPES:
         return f"its weight is {str(weight.dtype).removeprefix('torch.')}"
+    if weight.dim() != 2:
+        return f"its weight is {weight.dim()}-dimensional: patch before sharding"
     for meaning, size in zip(("outputs", "inputs"), weight.shape, strict=True):
         if size % ALIGNMENT or not size:
             return f"its {size} {meaning} are no multiple of {ALIGNMENT}"
@@ -145,6 +148,12 @@ def _reason_to_leave(module: LinearModule, owner: Module) -> str:
 
 def _is_patched(module: LinearModule) -> bool:
     return getattr(vars(module).get("forward"), "__func__", None) is forward
+
+
+def _has_torchs_forward(module: LinearModule) -> bool:
+    """A patched module that was pickled has torch's forward bound to it."""
+    called = vars(module).get("forward", type(module).forward)
+    return getattr(called, "__func__", called) is torch.nn.Linear.forward
 
 
 def _weight_shape(module: LinearModule) -> tuple[int, ...]:

@@ -1,4 +1,5 @@
-"""Torch tensors on their way to a kernel: how they lie, whether TMA can address them, their scales, their GPU."""
+"""Torch tensors on their way to a kernel: how they lie, whether they are plain ones and TMA can address them, their
+scales, their GPU."""
 
 EXPORTS = {
     "contexts": ("bind_context",),
@@ -14,4 +15,5 @@ EXPORTS = {
         "tma_stores",
     ),
     "scales": ("operand_scales", "OperandScales"),
+    "tensor_forms": ("active_transform", "is_batched", "special_form"),
 }

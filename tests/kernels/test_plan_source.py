@@ -18,7 +18,7 @@ import pytest
 from warpplan.kernels import plan_source
 from warpplan.kernels.gemm.kernel import Gemm
 from warpplan.kernels.plan_source import AskPlan, PlanSourceWarning, configuration, use_source
-from warpplan.planner.errors import Infeasible, InvalidInput, MalformedFile, StoreError, UnknownName
+from warpplan.planner.errors import Infeasible, InvalidInput, InvalidShape, MalformedFile, StoreError, UnknownName
 from warpplan.planner.values.device import H200
 from warpplan.planner.values.profile import Profile
 from warpplan.planner.values.tuning import TuningConfig
@@ -29,6 +29,21 @@ OTHER = TuningConfig.of({"BLOCK_M": 1}, num_warps=4, num_stages=1)
 
 def found(shape: tuple[int, ...] = SHAPE, device: str = H200.name) -> TuningConfig:
     return configuration("gemm", shape, "bfloat16", device)
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((64, 64), r"gemm \(64, 64\) has 2 sizes: expected M, N, K, then options"),
+        ((64, 64, 64, 64), "has 4 sizes: expected M, N, K"),
+        ((-1, 64, 64), "M=-1 is too small: expected 1 or more"),
+        ((64, 64, 64, "layuot=nn"), "gemm has no dimension or option 'layuot'"),
+        ((64, 64, 64, "layout=mm"), "layout='mm' is unknown"),
+    ],
+)
+def test_a_shape_that_the_kernel_does_not_have_is_refused(shape, message):
+    with pytest.raises(InvalidShape, match=message):
+        configuration("gemm", shape, "bfloat16", H200.name)
 
 
 @pytest.fixture

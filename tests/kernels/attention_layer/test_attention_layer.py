@@ -77,6 +77,25 @@ def test_the_public_name_is_the_function():
     assert warpplan.kernels.attention is attention
 
 
+def test_meta_tensors_are_torchs():
+    query, key, value = (t.to("meta") for t in operands())
+    assert attention(query, key, value, is_causal=True).shape == query.shape
+    assert why_torch(query, key, value) == "no Hopper GPU"
+
+
+def test_forward_mode_is_torchs(as_on_hopper):
+    inputs = operands(dtype=torch.float16)
+    with torch.autograd.forward_ad.dual_level():
+        assert why_torch(*inputs) == "forward-mode differentiation"
+    assert why_torch(*inputs) == ""
+
+
+def test_nested_tensors_are_torchs(as_on_hopper):
+    nested = torch.nested.nested_tensor([torch.randn(4, 3, 64), torch.randn(4, 5, 64)]).bfloat16()
+    assert why_torch(nested, nested, nested) == "a nested tensor"
+    assert attention(nested, nested, nested).is_nested
+
+
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize(("q_length", "k_length"), [(33, 33), (7, 40), (40, 7), (1, 9)])
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])

@@ -209,9 +209,13 @@ REFUSED = {
     "cu_seqlens_q is torch.int64": {"cu_seqlens_q": STARTS.long()},
     "cu_seqlens_k is torch.int32 .* on meta": {"cu_seqlens_k": STARTS.to("meta")},
     "cu_seqlens_q has 5 numbers and cu_seqlens_k 4": {"cu_seqlens_k": STARTS[:4]},
-    "cu_seqlens_q does not ascend": {"cu_seqlens_q": STARTS.flip(0).contiguous()},
-    "cu_seqlens_k does not ascend from 0 to at most 27": {"cu_seqlens_k": STARTS + 20},
+    "cu_seqlens_q is a list: expected a tensor": {"cu_seqlens_q": STARTS.tolist()},
+    r"cu_seqlens_q\[1\]=.* does not ascend": {"cu_seqlens_q": STARTS.flip(0).contiguous()},
+    r"cu_seqlens_k\[.\]=.* does not ascend from .* to at most 27, the rows": {"cu_seqlens_k": STARTS + 20},
+    r"cu_seqlens_k\[0\]=-1 does not ascend from 0 to at most 27": {"cu_seqlens_k": STARTS - 1},
     "max_seqlen_q=-1": {"max_seqlen_q": -1},
+    "max_seqlen_q=None: expected a whole number from 0 to": {"max_seqlen_q": None},
+    "max_seqlen_k=9.0: expected a whole number": {"max_seqlen_k": 9.0},
     "max_seqlen_k is a tensor: give a number": {"max_seqlen_k": torch.tensor(9)},
     "window=-1": {"window": -1},
     "scale=0.0": {"scale": 0.0},
@@ -225,6 +229,11 @@ def test_what_does_not_fit_is_refused_in_one_line(message):
     with pytest.raises(InvalidShape, match=message) as caught:
         packed_attention(**fitting | REFUSED[message])
     assert "\n" not in str(caught.value)
+
+
+def test_meta_tensors_have_the_form_of_the_result():
+    query, key, value, lengths = (t.to("meta") for t in (QUERY, KEY, VALUE, STARTS))
+    assert packed_attention(query, key, value, lengths, lengths, 9, 9).shape == QUERY.shape
 
 
 def test_operands_on_several_devices_are_refused():

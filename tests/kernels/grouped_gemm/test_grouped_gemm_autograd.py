@@ -13,7 +13,7 @@ from hypothesis import strategies as st  # noqa: E402
 from warpplan.kernels.grouped_gemm.autograd import OPERATORS, addressed, grouped_gemm, planned, rounded_rows  # noqa: E402
 from warpplan.kernels.grouped_gemm.launch import addressable  # noqa: E402
 from warpplan.kernels.grouped_gemm.space import config_of  # noqa: E402
-from warpplan.planner.errors import InvalidShape  # noqa: E402
+from warpplan.planner.errors import InvalidShape, UnknownName  # noqa: E402
 
 ENDS = torch.tensor([4, 4, 17], dtype=torch.int32)
 
@@ -35,10 +35,40 @@ def test_only_the_gradients_that_are_needed():
     assert b.grad.shape == b.shape
 
 
-def test_sizes_of_other_groups_are_refused():
+def test_gradients_of_gradients():
     a, b = operands()
-    with pytest.raises(InvalidShape, match="sizes has 2 numbers for 3 groups"):
-        grouped_gemm(a, b, ENDS, sizes=[4, 13])
+    assert torch.autograd.gradgradcheck(lambda a, b: grouped_gemm(a, b, ENDS), (a, b))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ([4, 13], "sizes has 2 numbers for 3 groups"),
+        ([0, 0, 0], "sizes has zeros alone"),
+        ([-1, 2, 3], "sizes='-1,2,3' is unknown"),
+        ("balance", "sizes='balance' is unknown: expected balanced, skewed, few"),
+        (ENDS, "sizes is a Tensor"),
+        (3, "sizes is a int: give a name, or a list"),
+    ],
+)
+def test_sizes_of_other_groups_are_refused(sizes, message):
+    a, b = operands()
+    with pytest.raises(InvalidShape, match=message):
+        grouped_gemm(a, b, ENDS, sizes=sizes)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.complex64, torch.float8_e4m3fn], ids=str)
+def test_a_cpu_takes_no_other_dtypes(dtype):
+    a, b = (t.detach().to(dtype) for t in operands())
+    with pytest.raises(UnknownName, match=r"unknown dtype '.*': expected one of bfloat16, float16, float32, float64"):
+        grouped_gemm(a, b, ENDS)
+
+
+def test_meta_tensors_have_the_form_of_the_result():
+    a, b = (t.to("meta") for t in operands())
+    assert grouped_gemm(a, b, ENDS.to("meta")).shape == (20, 6)
+    with pytest.raises(InvalidShape, match="B has 3 groups and ends 2"):
+        grouped_gemm(a, b, ENDS[:2].to("meta"))
 
 
 @pytest.mark.parametrize(
@@ -47,6 +77,9 @@ def test_sizes_of_other_groups_are_refused():
         (lambda a, b: (a, b, ENDS[:2]), "B has 3 groups and ends 2"),
         (lambda a, b: (a, b, torch.tensor([4, 13, 17, 17], dtype=torch.int32)), "B has 3 groups and ends 4"),
         (lambda a, b: (a, b, ENDS.long()), "ends is torch.int64"),
+        (lambda a, b: (a, b, ENDS[0]), "ends is torch.int32 ()"),
+        (lambda a, b: (a, b, ENDS.tolist()), "ends is a list: expected a tensor"),
+        (lambda a, b: (a, b, ENDS.to("meta")), "ends is torch.int32 .* on meta: expected torch.int32 .* on cpu"),
         (lambda a, b: (a.float(), b, ENDS), "expected the same"),
         (lambda a, b: (a[:, :2], b, ENDS), "K"),
     ],
@@ -65,6 +98,13 @@ def test_one_graph_under_torch_compile():
     a.grad = b.grad = None
     grouped_gemm(a, b, ENDS).sin().sum().backward()
     torch.testing.assert_close((a.grad, b.grad), compiled)
+
+
+def test_a_graph_says_what_is_wrong_with_operands():
+    a, b = operands()
+    compiled = torch.compile(grouped_gemm, fullgraph=True, backend="eager")
+    with pytest.raises(RuntimeError, match="B has 3 groups and ends 2: expected as many"):
+        compiled(a, b, ENDS[:2])
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch", reason="a linear layer needs torch")
 
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
+from torch.autograd import forward_ad  # noqa: E402
 from torch.nn.functional import linear as torch_linear  # noqa: E402
 
 import warpplan.kernels  # noqa: E402
@@ -93,6 +94,49 @@ def test_transforms_stay_with_torch(as_on_hopper):
             mine = gradient, batched
     assert torch.equal(mine[0], gradient)
     assert torch.equal(mine[1], batched)
+    assert as_on_hopper == []
+
+
+def test_transforms_in_a_graph_stay_with_torch(monkeypatch):
+    monkeypatch.setattr(autograd, "_runs_on", torch.compiler.assume_constant_result(lambda index: True))
+    x, weight, _ = (t.detach() for t in operands((4,), 24, 16, torch.bfloat16))
+
+    def gradient(x, function=linear):
+        return torch.func.grad(lambda x: function(x, weight).float().sum())(x)
+
+    compiled = torch.compile(gradient, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(x), gradient(x, torch_linear))
+
+
+def test_forward_mode_stays_with_torch(as_on_hopper):
+    x, weight, bias = operands((4,), 24, 16, torch.bfloat16)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x.detach(), torch.ones_like(x))
+        mine, torchs = (forward_ad.unpack_dual(f(dual, weight, bias)).tangent for f in (linear, torch_linear))
+    assert torch.equal(mine, torchs)
+    assert as_on_hopper == []
+
+
+def test_batched_gradients_are_torchs(as_on_hopper):
+    x, weight, bias = operands((4,), 24, 16, torch.bfloat16)
+    grads = torch.randn(3, 4, 24).bfloat16()
+    mine, torchs = (
+        torch.autograd.grad(f(x, weight, bias), (x, weight, bias), grads, is_grads_batched=True)
+        for f in (linear, torch_linear)
+    )
+    assert len(as_on_hopper) == 1
+    for found, expected in zip(mine, torchs, strict=True):
+        assert relative_error(found, expected) < BFLOAT16_ERROR
+
+
+def test_nested_and_sparse_tensors_stay_with_torch(as_on_hopper):
+    x, weight, _ = (t.detach() for t in operands((4,), 24, 16, torch.bfloat16))
+    nested = torch.nested.nested_tensor([x[:1], x[1:]])
+    for found, rows in zip(linear(nested, weight).unbind(), (x[:1], x[1:]), strict=True):
+        assert torch.equal(found, torch_linear(rows, weight))
+    # Of wide elements, whose sparse product a CPU has.
+    sparse = weight.float().to_sparse_csr()
+    assert torch.equal(linear(x.float(), sparse), torch_linear(x.float(), sparse))
     assert as_on_hopper == []
 
 

@@ -138,6 +138,13 @@ def _subclassed():
     return layer
 
 
+def _flattened():
+    """As FullyShardedDataParallel leaves the weights of a model whose parameters keep their names."""
+    layer = torch.nn.Linear(16, 16)
+    layer.weight = torch.nn.Parameter(torch.zeros(128))
+    return layer
+
+
 def _patched():
     layer = torch.nn.Linear(16, 16)
     patch(layer)
@@ -161,6 +168,7 @@ def _patched():
         (lambda: torch.nn.Linear(16, 10), "its 10 outputs are no multiple of 8"),
         (lambda: torch.nn.Linear(12, 16), "its 12 inputs are no multiple of 8"),
         (lambda: torch.nn.LazyLinear(16), "it has hooks"),
+        (_flattened, "its weight is 1-dimensional: patch before sharding"),
     ],
 )
 def test_what_is_left_and_why(layer, reason):
@@ -224,6 +232,16 @@ def test_a_pickled_model_loads(model):
     patch(model)
     loaded = pickle.loads(pickle.dumps(model))
     assert torch.equal(loaded(TOKENS), model(TOKENS))
+
+
+def test_a_pickled_model_is_patched_again(model, calls):
+    patch(model)
+    loaded = pickle.loads(pickle.dumps(model))
+    with patch(loaded) as report:
+        assert report.left == {}
+        loaded(TOKENS)
+        assert len(calls) == 5
+    assert all("forward" not in vars(module) for module in loaded.modules())
 
 
 def test_a_patched_model_compiles_whole(model):
