@@ -22,6 +22,7 @@ from warpplan.planner.predict.time_model import DeviceWork
 from warpplan.planner.values.costs import CostEntry, CostTable, OperationCost, Quantiles
 from warpplan.planner.values.device import B200, H200
 from warpplan.planner.values.profile import Profile
+from warpplan.profiler.recalibrate import with_calibration
 
 GEMM = Gemm()
 SQUARE = (4096, 4096, 4096)
@@ -215,8 +216,13 @@ def test_a_short_k_is_multiplied_with_zeros_in_every_type(profile):
 def test_every_layout_is_planned_and_explained(profile, layout):
     shape = (*SQUARE, f"layout={layout}")
     ranked = GEMM.ranked(shape, "bfloat16", H200, profile)
-    assert [c for c, _ in ranked] == [c for c, _ in GEMM.ranked(SQUARE, "bfloat16", H200, profile)]
-    assert [p for _, p in ranked] == [p for _, p in GEMM.ranked(SQUARE, "bfloat16", H200, profile)]
+
+    def alike(found):
+        """But for boxes that are 32 columns wide where they lie by columns."""
+        return [(config, prediction) for config, prediction in found if not config.has_narrow_chunks]
+
+    assert alike(ranked) == alike(GEMM.ranked(SQUARE, "bfloat16", H200, profile))
+    assert {c for c, _ in ranked} == {c for c, _ in GEMM.ranked(SQUARE, "bfloat16", H200, profile)}
     assert GEMM.predicted([ranked[0][0]], shape, "bfloat16", H200, profile) == (ranked[0][1],)
     assert GEMM.race(shape, "bfloat16", H200, profile).configs[0] == tuning(ranked[0][0])
     assert GEMM.floor_us(shape, "bfloat16", H200, profile) == GEMM.floor_us(SQUARE, "bfloat16", H200, profile)
@@ -367,8 +373,11 @@ def with_multicast(profile, cycles=600.0, occupancy=100.0):
 
 
 def test_clusters_are_ranked_once_their_copies_are_measured(profile):
-    """Nothing else changes; what a cluster reads from L2 is less by half of B."""
+    """Nothing else changes; what a cluster reads from L2 is less by half of B, orders of many rows aside."""
     shape = (4096, 4096, 4096)
+    gemm = profile.calibration("gemm")
+    constants = tuple((name, value) for name, value in gemm.constants if name != "order_l2")
+    profile = with_calibration(profile, replace(gemm, constants=constants))
     bare = GEMM.ranked(shape, "bfloat16", H200, profile)
     assert not any(c.cluster > 1 for c, _ in bare)
     found = GEMM.ranked(shape, "bfloat16", H200, with_multicast(profile))

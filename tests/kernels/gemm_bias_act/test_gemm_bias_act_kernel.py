@@ -75,6 +75,7 @@ def test_the_candidates_are_the_products_that_can_run_the_epilogue(profile, size
     found = [replace(config, launch_dependents=False) for config, _ in ranked]
     streams = "fix_up" in profile.costs.kinds()
     every = [c for c in candidates(size, "bfloat16", H200, profile.costs) if streams or not c.stream_k]
+    every = [c for c in every if not c.has_narrow_chunks]  # These were not timed.
     assert sorted(found) == sorted(c for c in every if not violations(c, "bfloat16", H200, epilogue, size))
     assert found
 
@@ -100,7 +101,7 @@ def test_the_floor_counts_the_bytes_that_there_are(profile):
 
 def test_without_an_epilogue_it_is_the_gemm(gemm_profile):
     fused, plain = (k.ranked(SQUARE, "bfloat16", H200, gemm_profile) for k in (FUSED, GEMM))
-    assert fused == [(c, p) for c, p in plain if c.specialized]
+    assert fused == [(c, p) for c, p in plain if c.specialized and not c.has_narrow_chunks]
 
 
 def test_what_an_epilogue_adds_costs_time(profile):
