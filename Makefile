@@ -29,7 +29,7 @@ FEED_TESTS := tests/service/feeds/test_triton_autotune.py tests/service/feeds/te
 CONSUMERS := build/feeds/site
 MOE_FACTS := service/feeds/moe_facts/data
 
-.PHONY: help run test test-feeds moe-facts docs compile-matrix fuzz golden solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor bench-inductor-table corpus bench-corpus gpu bench-launches bench-solver bench-optimality bench-packing bench-planning bench-ablation bench-monotone bench-vector-add bench-kernels bench-gemm-many bench-splits bench-early-launch bench-block bench-clusters bench-power bench-tma-fill bench-consumers bench-fla bench-moe-samples bench-moe-tables bench-partitions example-moe example-train build clean imports
+.PHONY: help run test test-feeds moe-facts docs compile-matrix fuzz golden solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor bench-inductor-table corpus bench-corpus gpu bench-launches bench-solver bench-optimality bench-packing bench-planning bench-ablation bench-monotone bench-vector-add bench-kernels bench-gemm-many bench-splits bench-early-launch bench-block bench-clusters bench-power bench-readings bench-tma-fill bench-consumers bench-fla bench-moe-samples bench-moe-tables bench-partitions example-moe example-train build clean imports
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -176,6 +176,9 @@ bench-clusters: $(VENV)/.gpu  ## GPU, Triton 3.9: clusters of two CTAs against t
 bench-power: $(VENV)/.gpu  ## GPU: candidates of shapes that power limits, each run until clock and power have settled
 	$(BIN)/python benchmarks/bench_power.py --plan
 	$(BIN)/python benchmarks/bench_power.py
+
+bench-readings: $(VENV)/.gpu  ## GPU: how long a contender that power limits has to run before it is read
+	$(BIN)/python benchmarks/bench_readings.py
 
 bench-tma-fill: $(VENV)/.gpu  ## GPU: how fast TMA copies boxes that reach beyond their tensor
 	$(BIN)/python benchmarks/bench_tma_fill.py

@@ -40,14 +40,14 @@ SHORTEST_US = 100.0
 """Of the prediction. A graph repeats what is shorter than its replay, so power settles for any; the shortest are left
 out because they wait for memory and launches as well."""
 MANY_EVERY = 8
-"""Of the training shapes of ``bench_gemm_many.py`` that power limits, every so many are read."""
+"""One in this number of the training shapes of ``bench_gemm_many.py`` that power limits is read."""
 WARM_MS, READ_MS = 500.0, 300.0
 SAMPLE_S = 0.02
 LIMIT_S = 120.0
 
 
 def asked() -> list[BenchRow]:
-    """The rows that power limits: of many shapes, then of the kernels' tables, training rows first."""
+    """The rows that power limits: of the list of many shapes, then of the kernels' tables, training rows first."""
     many = [shape.row for shape in read_list() if shape.split == "train" and power_limited(shape.row)]
     tables = [row for split in SPLITS for table in TABLES for row in rows(table, split) if power_limited(row)]
     return [*many[::MANY_EVERY], *tables]
@@ -62,6 +62,12 @@ def chosen(plan: PlannedRow) -> list[TuningConfig]:
         if structure in found or len(found) < STRUCTURES:
             found.setdefault(structure, {}).setdefault(int(values["GROUP_M"]), config)
     return [config for configs in found.values() for config in list(configs.values())[:ORDERS]]
+
+
+def not_read(plans: Sequence[PlannedRow], store: RowStore) -> list[PlannedRow]:
+    """The plans of rows that an interrupted run has not read."""
+    read = {row["row"] for row in store.rows().values()}
+    return [plan for plan in plans if " ".join(plan.row.key) not in read]
 
 
 def sustained_jobs(jobs: Sequence[dict[str, Any]]) -> Iterator[Result]:
@@ -146,8 +152,7 @@ def main() -> None:
         return
     until = time.time() + options.limit_s
     store = RowStore(options.out / f"power_{CARD}.json", ("row",), {"warm_ms": WARM_MS, "read_ms": READ_MS})
-    done = set(store.rows())
-    plans = [p for p in of_shard(list(load_plans(path).values()), options.shard) if (" ".join(p.row.key),) not in done]
+    plans = not_read(of_shard(list(load_plans(path).values()), options.shard), store)
     plans = [p for p in plans if not options.only or any(text in label(p.row) for text in options.only)]
     every = [(p, chosen(p)) for p in plans]
     checks = check_jobs(every, peers=False)

@@ -28,7 +28,14 @@ from kernel_estimates import power_limited
 from kernel_tables import SearchedRow, exhaustive_path, power_path, read_exhaustive, read_many, read_sustained
 from results_file import RESULTS, head, write
 from row_work import WorkOf, device_work
-from settled_fit import ORDERED, fit_settled, own_readings, settled_elsewhere, with_constants
+from settled_fit import (
+    ORDERED,
+    fit_settled,
+    own_readings,
+    settled_elsewhere,
+    with_constants,
+    write_later_regrets,
+)
 from time_statistics import geomean
 
 from warpplan.kernels.gemm.kernel import EARLY_BESIDE_US, EARLY_US
@@ -176,7 +183,7 @@ def launched_as_gemm(profile: Profile) -> Profile:
 
 def own_rows(name: str, tables: Path) -> list[SearchedRow]:
     """The training rows of a calibration that power limits, as they were read on the card itself."""
-    rows = searched(exhaustive_path(tables, {**ORDERED, "grouped_gemm fp8": "grouped_gemm_fp8"}[name]))
+    rows = searched(exhaustive_path(tables, ORDERED[name][0]))
     if name == "gemm":
         paths = [path for when in MANY if (path := tables / f"gemm_many_{CARD}{when}.json").exists()]
         rows += read_many(*paths, counts=launched_as_today)
@@ -300,7 +307,9 @@ def main() -> None:
     else:
         settled = power_path(arguments.tables)
         kept = fit_settled(profile, settled)
-        kept = fit_many(kept, arguments.tables, read_sustained(settled, ORDERED["gemm"]))
+        kept = fit_many(kept, arguments.tables, read_sustained(settled, *ORDERED["gemm"]))
+        if (later := settled.with_stem(f"{settled.stem}_later")).exists():
+            write_later_regrets(later, launched_as_gemm(kept))
     save(launched_as_gemm(kept), arguments.profile)
 
 

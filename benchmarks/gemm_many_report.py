@@ -192,17 +192,20 @@ def read_again(rows: Path) -> list[dict[str, Any]]:
 
 def today(values: Sequence[Mapping[str, Any]], profile: Profile) -> dict[str, Any]:
     """Geometric means of cuBLAS's time over that of ``profile``'s first choice and of the row's own, of the shapes
-    where the first choice is one of the candidates that the row timed."""
+    where the first choice is one of the candidates that the row timed. ``narrow_first_choices`` counts tiles of 96 and
+    160 columns among the first choices of all rows."""
     found: dict[str, list[tuple[float, float]]] = {"all": [], "heldout": []}
+    narrow = 0
     for row in values:
         shape = shape_of(row)
         first = planned(shape.row, profile).ranked[0][0]
+        narrow += config_of(first).has_narrow_chunks
         timed = dict(zip(map(tuning_of, row["configs"]), row["ranked_us"], strict=True))
         if us := timed.get(first):
             cublas = row["peers"]["cublas"]
             for split in ("all", *(["heldout"] if shape.split == "heldout" else [])):
                 found[split].append((cublas / us, cublas / row["chosen_us"]))
-    return {
+    return {"narrow_first_choices": narrow} | {
         split: {
             "shapes": len(of_split),
             "cublas_over_first": round(geomean([first for first, _ in of_split]), 4),

@@ -39,8 +39,8 @@ Where power limits, a dozen contenders read for 6 ms after 3 ms differed by 20 t
 ms after 20 ms by 6 % on some cards and 30 % on others (``spread`` in the results files); a search's many candidates
 are still read for 15 ms. Four linear layers, each read four times in turn with its peer for 250 ms after 150, spread
 by up to 12 % and had ratios of 0.97 to 1.12; read for 400 ms after 500, they spread by 4 to 7 % with ratios of 1.01
-to 1.05. A reading is the mean of its replays: under the power limit they swing by a third, 10th to 90th percentile of
-0.3 s (``power_h100.json``), and their median jumps between the two ends."""
+to 1.05 (``reading_lengths_h100.json``). A reading is the mean of its replays: under the power limit they swing by a
+third, 10th to 90th percentile of 0.3 s (``power_h100.json``), and their median jumps between the two ends."""
 COMPILED_PEERS = ("torch.compile",)
 COMPILE_S, PEER_COMPILE_S, START_S = 4.0, 20.0, 8.0
 """Of the estimate: seconds of one core a candidate or a compiled peer takes, and a child's start."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -133,9 +133,12 @@ def spread(row: dict[str, Any], configs: Sequence[Any] | None) -> dict[str, Any]
 def row_from(values: Mapping[str, Any]) -> BenchRow:
     """The row of the tables, or of the list of many shapes, that a results file's row is of. :class:`KeyError` where
     there is none any more."""
-    shape, split = tuple(values["shape"]), values["split"]
-    many = values["table"] == TABLE
-    for row in (listed.row for listed in read_list()) if many else rows(values["table"], split):
+    shape = tuple(values["shape"])
+    if values["table"] == TABLE:
+        listed: Iterable[BenchRow] = (drawn.row for drawn in read_list())
+    else:
+        listed = rows(values["table"], values["split"])
+    for row in listed:
         if (row.shape, row.dtype) == (shape, values["dtype"]):
             return row
     raise KeyError(f"{values['table']} has no row {shape} of {values['split']}")
@@ -158,12 +161,12 @@ def power_path(out: Path) -> Path:
     return out / f"power_{CARD}.json"
 
 
-def read_sustained(path: Path, table: str) -> list[SearchedRow]:
-    """The rows of one table that ``bench_power.py`` has read; times are means over a settled clock."""
+def read_sustained(path: Path, *tables: str) -> list[SearchedRow]:
+    """The rows of some tables that ``bench_power.py`` has read; times are means over a settled clock."""
     found = []
     for values in json.loads(path.read_text())["rows"]:
         read = [(c, r["us"]) for c, r in zip(values["configs"], values["readings"], strict=True) if isinstance(r, dict)]
-        if values["table"] == table and read:
+        if values["table"] in tables and read:
             configs = tuple(config_of(config) for config, _ in read)
             found.append(SearchedRow(row_from(values), configs, np.array([us for _, us in read], dtype=np.float64)))
     return found

@@ -29,11 +29,11 @@ from warpplan.profiler import recalibrate
 from warpplan.profiler.embedded import embedded
 
 ORDERED = {
-    "gemm": "gemm_layouts", "gemm fp8": "gemm_fp8", "gemm_bias_act": "gemm_bias_act", "grouped_gemm": "grouped_gemm",
+    "gemm": ("gemm_layouts", "gemm_many"), "gemm fp8": ("gemm_fp8",), "gemm_bias_act": ("gemm_bias_act",),
+    "grouped_gemm": ("grouped_gemm",), "grouped_gemm fp8": ("grouped_gemm_fp8",),
 }  # fmt: skip
-"""Calibrations whose settled rows show what a card costs, and their tables."""
-ORDERED_KERNELS = ("gemm", "gemm fp8", "gemm_bias_act", "grouped_gemm", "grouped_gemm fp8")
-"""All that run such blocks in such orders: the constants are the card's, not the kernel's."""
+"""Calibrations of kernels that multiply tiles in an order, and the tables whose rows they predict: the constants are
+the card's, not the kernel's."""
 REGRETS = ("regret_without", "regret_with", "regret_left_out")
 """By the H200's constants alone, by the card's, and by those fitted without the row."""
 SETTLED, SETTLED_CARD = "power_h100.json", "NVIDIA H100 80GB HBM3"
@@ -48,7 +48,7 @@ TAKEN = "card_constants_h200.json"
 def read_settled(profile: Profile, path: Path, base: Profile) -> list[SettledRow]:
     """Every row of ``path`` of a kernel in :data:`ORDERED`, read on the card of ``profile``, with the calibrations of
     ``base``."""
-    found = [(name, row) for name, table in ORDERED.items() for row in read_sustained(path, table)]
+    found = [(name, row) for name, tables in ORDERED.items() for row in read_sustained(path, *tables)]
     return [settled_row(name, row, profile, base) for name, row in found]
 
 
@@ -62,14 +62,14 @@ def settled_row(name: str, found: SearchedRow, profile: Profile, base: Profile) 
 
 def settled_elsewhere(profile: Profile, tables: Path, own_rows: Callable[[str], Sequence[SearchedRow]]) -> Profile:
     """``profile``, of the card's own readings alone, with what power costs by the settled readings :data:`SETTLED` of
-    another card in those calibrations of :data:`ORDERED_KERNELS` where that makes no worse first choices on the card's
+    another card in those calibrations of :data:`ORDERED` where that makes no worse first choices on the card's
     own training rows that power limits (``own_rows`` of a calibration's name); how much power there is, these show.
     Writes what was changed to :data:`TAKEN`."""
     rows = read_settled(embedded(SETTLED_CARD), tables / SETTLED, profile)
     card = card_constants.fitted([row for row in rows if row.found.row.split == "train"])
     taken: dict[str, float] = {}
     judged = []
-    for known in [c for c in profile.calibrations if c.kernel in ORDERED_KERNELS]:
+    for known in [c for c in profile.calibrations if c.kernel in ORDERED]:
         own = [settled_row(known.kernel, row, profile, profile) for row in own_rows(known.kernel)]
         here = card_constants.with_power(own, card)
         before, after = (geomean([1.0 + row.regret(c) for row in own]) - 1.0 for c in (CardConstants(), here))
@@ -107,7 +107,7 @@ def fit_settled(profile: Profile, path: Path) -> Profile:
     rows = read_settled(profile, path, base)
     card = card_constants.fitted([row for row in rows if row.found.row.split == "train"])
     print(card)
-    for name in (*ORDERED_KERNELS, LAUNCHES):
+    for name in (*ORDERED, LAUNCHES):
         old = transferred[name]
         known = dict(old.constants)
         for block in card.blocks:
@@ -130,6 +130,20 @@ def structures_of(rows: Sequence[SettledRow], calibration: str, block: str) -> s
         for structure in row.work.structures
         if relatives(structure) == block
     }
+
+
+def write_later_regrets(path: Path, profile: Profile) -> None:
+    """``card_constants_<card>_later.json`` beside ``path``, whose training rows were read after ``profile`` was fitted:
+    what their first choice loses to the best by the H200's own constants and by the card's."""
+    named = (("regret_without", own_readings(embedded(H200.name), path.parent)), ("regret_with", profile))
+    regrets: dict[str, list[float]] = {}
+    for name, base in named:
+        order_l2 = {c.kernel: dict(c.constants).get("order_l2", 0.0) for c in base.calibrations}
+        rows = [row for row in read_settled(profile, path, base) if row.found.row.split == "train"]
+        regrets[name] = [1.0 + row.regret(CardConstants(order_l2=order_l2[row.calibration])) for row in rows]
+    means = {name: round(geomean(values) - 1, 4) for name, values in regrets.items()}
+    written = {**head("card_constants", TARGET.name), "rows": len(rows), **means}
+    write(path.with_name(f"card_constants_{CARD}_later.json"), written)
 
 
 def write_card_regrets(path: Path, rows: Sequence[SettledRow], card: CardConstants) -> None:

@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import bench_clusters
 import bench_kernels
 import bench_power
+import bench_readings
 import card_constants
 import fit_kernels
 import kernel_estimates
@@ -36,6 +37,7 @@ from kernel_cases.bench_case import COLD_BYTES, MAX_SETS, case_of, like, set_cou
 from kernel_cases.bench_rows import SPLITS, TABLES, BenchRow, make_row, rows
 from kernel_timing import as_json, config_of, floor_us, row_of
 from results_file import RESULTS
+from row_store import RowStore
 
 from warpplan.kernels import registry
 from warpplan.kernels.gemm.space import GemmConfig, violations
@@ -411,6 +413,19 @@ def test_rows_of_many_shapes_that_have_settled_are_found_again() -> None:
     assert {found.row.split for found in read} == {"train"}
     splits = [row.split for row in asked]
     assert splits == sorted(splits, reverse=True)  # training rows first
+
+
+def test_rows_that_were_read_are_not_read_again(tmp_path: Path, plans: list[kernel_plans.PlannedRow]) -> None:
+    store = RowStore(tmp_path / "power.json", ("row",), {})
+    store.add({"row": " ".join(plans[0].row.key)})
+    assert bench_power.not_read(plans, store) == plans[1:]
+
+
+def test_the_summary_of_reading_lengths_is_that_of_its_rows() -> None:
+    recorded = json.loads((RESULTS / "reading_lengths_h100.json").read_text())
+    assert recorded["summary"] == bench_readings.summary(recorded["rows"])
+    assert {tuple(row["shape"]) for row in recorded["rows"]} == set(bench_readings.SHAPES)
+    assert not {row.sizes for row in rows("linear", "heldout")} & set(bench_readings.SHAPES)
 
 
 def test_only_training_rows_are_fitted(profile: Profile) -> None:

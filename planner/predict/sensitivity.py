@@ -80,7 +80,7 @@ def cost_changes(
                 search = _Threshold(cost, options, outcome.plan, deadline)
                 try:
                     change = search.towards(limit)
-                except InvalidGraph:  # No graph with twice so many cycles can be planned.
+                except InvalidGraph:  # Twice the cost is beyond what a graph may have.
                     continue
                 if change is not None:
                     found.append(change)
