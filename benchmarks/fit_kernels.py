@@ -5,8 +5,8 @@
 It sees the training rows of the raw tables alone. A calibration that the profile has stays where a new one makes no
 better first choices on them. Each calibration begins at a wider one and is drawn to it, so that a dozen rows suffice:
 that of fp8 at that of 16 bits, that of another kernel at gemm's. What power costs is then taken from the settled
-readings of an H100, whose SMs and L2 are the same, wherever the card's own rows, which are too short to show it, do not
-tell the two apart. A card without raw tables has the H200's calibrations, changed by what the settled readings of
+readings of an H100, whose SMs and L2 are the same, wherever the card's own rows, too few or too short to show it, do
+not speak against it. A card without raw tables has the H200's calibrations, changed by what the settled readings of
 ``bench_power.py`` show of it; gemm's is then fitted anew where the first candidates of many shapes were timed
 (``bench_gemm_many.py``), as that of the H200 is by ``fit_gemm.py``.
 """
@@ -182,8 +182,12 @@ def launched_as_gemm(profile: Profile) -> Profile:
 
 
 def own_rows(name: str, tables: Path) -> list[SearchedRow]:
-    """The training rows of a calibration that power limits, as they were read on the card itself."""
-    rows = searched(exhaustive_path(tables, ORDERED[name][0]))
+    """The training rows of a calibration's table that power limits, as they were read on the card itself: the settled
+    readings, and where there are none those in turn."""
+    table = ORDERED[name][0]
+    if (path := power_path(tables)).exists() and (settled := read_sustained(path, table)):
+        return [row for row in settled if row.row.split == "train"]
+    rows = searched(exhaustive_path(tables, table))
     if name == "gemm":
         paths = [path for when in MANY if (path := tables / f"gemm_many_{CARD}{when}.json").exists()]
         rows += read_many(*paths, counts=launched_as_today)

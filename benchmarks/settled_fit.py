@@ -2,8 +2,8 @@
 
 A card that draws its power limit lowers its clock over tenths of a second, so that readings of some milliseconds in
 turn hide what a plan draws; ``bench_power.py`` reads each candidate until that has settled. A card without raw tables
-has the H200's calibrations, changed by its own settled readings (:func:`fit_settled`); the H200, which has none, takes
-what power costs from the H100's (:func:`settled_elsewhere`).
+has the H200's calibrations, changed by its own settled readings (:func:`fit_settled`); the H200 takes what power costs
+from the H100's, where its own, of few shapes, do not speak against it (:func:`settled_elsewhere`).
 """
 
 from __future__ import annotations
