@@ -3,10 +3,10 @@
     python benchmarks/gemm_many_report.py
 
 Writes ``results/gemm_many_summary_<card>.json`` and ``docs/explanation/gemm-many-<card>.svg``. Ratios are the other's
-time over the chosen plan's: above 1 the chosen plan is faster. Rows whose first choice had changed and that were timed
-again (``gemm_many_<card>_again.json``) stand in the place of the former ones; ``again`` compares the two. ``since``
-compares with rows of former plans, in ``gemm_many_<card>_before.json``, and ``today`` is of what the profile that ships
-would choose, where that was timed. No GPU needed.
+time over the chosen plan's: above 1 the chosen plan is faster. Rows of a later run (``gemm_many_<card>_again.json``)
+stand in the place of the former ones; ``again`` compares the two. ``since`` compares with rows of former plans, in
+``gemm_many_<card>_before.json``, and ``today`` is of what the profile that ships would choose, where that was timed. No
+GPU needed.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ class ManyRow:
     best_of_8: float
     time_error: float
     wide: bool
+    narrow: bool
 
     @property
     def last_wave(self) -> float:
@@ -82,6 +83,7 @@ def measured(values: Mapping[str, Any]) -> ManyRow:
     return ManyRow(
         shape, config.units(shape.sizes, SM_COUNT), SM_COUNT * config.ctas_per_sm, values["peers"]["cublas"] / us,
         values["best_of_8_us"] / us, abs(values["predicted_us"] / us - 1.0), config.wide,
+        config.has_narrow_chunks,
     )  # fmt: skip
 
 
@@ -160,7 +162,7 @@ def report(rows: Sequence[ManyRow]) -> dict[str, Any]:
 
 def since(rows: Sequence[ManyRow], earlier: Sequence[ManyRow]) -> dict[str, Any]:
     """Geometric means of the shapes that former plans were timed on, too, then and now; apart those that have a wide
-    tile now. ``wide_first_choices`` counts these among all ``rows``."""
+    tile now, and those of 96 or 160 columns. ``wide_first_choices`` counts wide ones among all ``rows``."""
     former = {r.shape: r for r in earlier}
 
     def compared(chosen: Sequence[ManyRow]) -> dict[str, Any]:
@@ -177,12 +179,13 @@ def since(rows: Sequence[ManyRow], earlier: Sequence[ManyRow]) -> dict[str, Any]
     both = [r for r in rows if r.shape in former]
     return {
         "wide_first_choices": sum(r.wide for r in rows), "all": compared(both),
-        "wide": compared([r for r in both if r.wide]),
+        "wide": compared([r for r in both if r.wide]), "narrow": compared([r for r in both if r.narrow]),
     }  # fmt: skip
 
 
 def read_again(rows: Path) -> list[dict[str, Any]]:
-    """The rows beside the result file ``rows`` that were timed again after their first choice had changed."""
+    """The rows beside the result file ``rows`` of a later run: of shapes that were timed again because their first
+    choice had changed, or of all that it reached."""
     path = rows.with_name(f"{rows.stem}_again.json")
     if not path.exists():
         return []
@@ -227,13 +230,17 @@ def main() -> None:
     values = [spread(row, data["configs"]) for row in data["rows"]]
     again = {shape_of(row): row for row in read_again(arguments.rows)}
     former = [measured(row) for row in values if "wrong" not in row and shape_of(row) in again]
-    right = [again.get(shape_of(row), row) for row in values if "wrong" not in row]
+    right = list({**{shape_of(row): row for row in values if "wrong" not in row}, **again}.values())
     rows = [measured(row) for row in right]
     found = report(rows)
     if again:
         found["again"] = {
-            split: since([r for r in map(measured, again.values()) if r.shape.split in splits], former)["all"]
-            for split, splits in (("all", SPLITS), ("heldout", ("heldout",)))
+            split: since([r for r in map(measured, again.values()) if r.shape.split in splits], former)[group]
+            for split, splits, group in (
+                ("all", SPLITS, "all"),
+                ("heldout", ("heldout",), "all"),
+                ("narrow", SPLITS, "narrow"),
+            )
         }
     before = arguments.rows.with_name(f"{arguments.rows.stem}_before.json")
     if before.exists():

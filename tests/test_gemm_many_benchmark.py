@@ -197,12 +197,13 @@ def test_only_shapes_that_former_plans_ran_are_compared_with_them() -> None:
     def rows(shapes: Sequence[DrawnShape], cublas: float) -> list[gemm_many_report.ManyRow]:
         return [gemm_many_report.measured(_row(shape, PROFILE, cublas)) for shape in shapes]
 
-    now = [replace(row, wide=row.shape in (SHAPES[1], SHAPES[4])) for row in rows(SHAPES[1:5], 1.2)]
+    wide = (SHAPES[1], SHAPES[4])
+    now = [replace(row, wide=row.shape in wide, narrow=row.shape in wide) for row in rows(SHAPES[1:5], 1.2)]
     before = rows(SHAPES[3:9], 0.9)
     found = gemm_many_report.since(now, before)
     assert found["wide_first_choices"] == 2
-    assert (found["all"]["shapes"], found["wide"]["shapes"]) == (2, 1)
-    for group in (found["all"], found["wide"]):
+    assert [found[group]["shapes"] for group in ("all", "wide", "narrow")] == [2, 1, 1]
+    for group in (found["all"], found["wide"], found["narrow"]):
         assert group["now"]["cublas_over_chosen"] == pytest.approx(1.2)
         assert group["before"]["cublas_over_chosen"] == pytest.approx(0.9)
     assert gemm_many_report.since(now[:1], before)["all"] == {"shapes": 0}
@@ -211,7 +212,7 @@ def test_only_shapes_that_former_plans_ran_are_compared_with_them() -> None:
 def test_rows_timed_again_stand_in_the_place_of_the_former(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = bench_gemm_many.settings_of("one GPU", PROFILE, {"torch": "2.11", "triton": "3.6.0"})
     former, again = tmp_path / "rows.json", tmp_path / "rows_again.json"
-    for out, shapes, cublas in ((former, SHAPES[:4], 0.9), (again, SHAPES[1:3], 1.2)):
+    for out, shapes, cublas in ((former, SHAPES[:4], 0.9), (again, [*SHAPES[1:3], SHAPES[5]], 1.2)):
         store = bench_gemm_many.resumed(out, settings, fresh=False)
         for shape in shapes:
             store.add(_row(shape, PROFILE, cublas))
@@ -220,8 +221,8 @@ def test_rows_timed_again_stand_in_the_place_of_the_former(tmp_path: Path, monke
     monkeypatch.setattr(sys, "argv", [*map(str, command)])
     gemm_many_report.main()
     found = json.loads((tmp_path / "summary.json").read_text())
-    assert found["all"]["shapes"] == 4
-    assert found["all"]["cublas_over_chosen"]["geomean"] == pytest.approx((0.9 * 1.2) ** 0.5, abs=1e-4)
+    assert found["all"]["shapes"] == 5
+    assert found["all"]["cublas_over_chosen"]["geomean"] == pytest.approx((0.9**2 * 1.2**3) ** 0.2, abs=1e-4)
     compared = found["again"]["all"]
     assert compared["shapes"] == 2
     assert (compared["before"]["cublas_over_chosen"], compared["now"]["cublas_over_chosen"]) == (0.9, 1.2)
