@@ -43,9 +43,9 @@ class ModelVariables:
         compact: bool,
         symmetric: bool,
     ) -> None:
-        from ortools.sat.python import cp_model
+        from warpplan.planner.cpsat.lean_model import LeanModel
 
-        self.problem, self.ii, self.cp = problem, ii, cp_model.CpModel()
+        self.problem, self.ii, self.cp = problem, ii, LeanModel()
         self.anchor, self.stages = anchor, 2 * stage_limit
         self.memory_limited, self.registers_limited = memory, registers
         self.tight, self.compact, self.symmetric = tight, compact, symmetric

@@ -112,9 +112,9 @@ def _first_fit(rects: Sequence[Columns], columns: int, graph: nx.Graph) -> tuple
 def _search(
     rects: Sequence[Columns], columns: int, cliques: Sequence[Sequence[int]], seconds: float, deadline: Deadline
 ) -> ColumnPacking:
-    from ortools.sat.python import cp_model
+    from warpplan.planner.cpsat.lean_model import LeanModel
 
-    model = cp_model.CpModel()
+    model = LeanModel()
     firsts = [model.new_int_var(0, columns - rect.columns, "") for rect in rects]
     lanes = [model.new_int_var(0, (LANES - rect.lanes) // HALF, "") for rect in rects]
     across = [model.new_fixed_size_interval_var(x, rect.columns, "") for x, rect in zip(firsts, rects, strict=True)]

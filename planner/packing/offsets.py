@@ -146,9 +146,9 @@ def _minimal(indices: Sequence[int], impossible: Callable[[Sequence[int]], bool]
 def _by_cpsat(
     problem: Pieces, cliques: Sequence[Sequence[int]], seconds: float, params: PackingParams, deadline: Deadline
 ) -> tuple[Answer, tuple[int, ...]]:
-    from ortools.sat.python import cp_model
+    from warpplan.planner.cpsat.lean_model import LeanModel
 
-    model = cp_model.CpModel()
+    model = LeanModel()
     offsets = [
         step * model.new_int_var(0, top // step, "") for step, top in zip(problem.steps, problem.tops, strict=True)
     ]

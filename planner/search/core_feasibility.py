@@ -144,9 +144,9 @@ def _search(
     loop: TimeRelaxation, ii: int, core: _Core, seconds: float, params: CpSatParams
 ) -> tuple[Answer, dict[int, int], float]:
     """Starts of the core's members, modulo whole intervals of each component."""
-    from ortools.sat.python import cp_model
+    from warpplan.planner.cpsat.lean_model import LeanModel
 
-    cp = cp_model.CpModel()
+    cp = LeanModel()
     phase = {i: cp.new_int_var(0, ii - 1, "") for i in core.members}
     stage = {i: cp.new_int_var(low, high, "") for i, (low, high) in core.stages.items()}
     # The circle has no beginning: let the longest hold mark it.

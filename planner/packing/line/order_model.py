@@ -56,12 +56,12 @@ class OrderModel:
         Pieces that are ``placed`` at these offsets are left there, and all others lie above them.
         Raises ``DeadlineReached`` at the deadline.
         """
-        from ortools.sat.python import cp_model
+        from warpplan.planner.cpsat.lean_model import LeanModel
 
         writing, with_earlier, free = self.writing_s(placed), self._earlier, self._free(placed)
         if writing >= seconds:
             return "unknown", (), 0.0
-        model = cp_model.CpModel()
+        model = LeanModel()
         below = self._orders(model, with_earlier, placed)
         for k, earlier in enumerate(free):
             self._deadline.check()

@@ -29,9 +29,9 @@ def relaxed_partitions(problem: Problem, ii: int) -> Iterator[tuple[int, ...]]:
 def _cheapest(
     problem: Problem, ii: int, filled: float, live: float, excluded: list[dict[int, int]]
 ) -> dict[int, int] | None:
-    from ortools.sat.python import cp_model
+    from warpplan.planner.cpsat.lean_model import LeanModel
 
-    cp, params = cp_model.CpModel(), problem.options.search
+    cp, params = LeanModel(), problem.options.search
     clusters, count = problem.clusters, problem.most_partitions
     member: dict[tuple[int, int], Truth] = {}
     for at, c in enumerate(clusters):
