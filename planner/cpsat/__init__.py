@@ -7,6 +7,7 @@ one worker, a named seed and a limit in deterministic time.
 
 EXPORTS = {
     "interval_model": ("IntervalModel",),
+    "lean_model": ("LeanModel",),
     "literals": ("negated", "Truth"),
     "runner": ("Answer", "DecisionRule", "run", "SearchSeed", "spent", "Stop"),
     "sharing_constraints": ("keep_layout", "no_good_cut", "NoGoodCut"),

@@ -6,7 +6,7 @@ from ortools.sat.python import cp_model
 
 
 class LeanModel(cp_model.CpModel):
-    """A :class:`CpModel` that answers to the names of today alone.
+    """A model that answers to the names of today alone.
 
     OR-Tools gives each model its methods once more by the names that they had before, wrapped one by one: a twelfth of
     the first answer under a profile of one's own, which solves some 200 small models, and a cycle for the garbage
