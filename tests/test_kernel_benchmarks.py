@@ -390,7 +390,8 @@ def test_a_cards_constants_are_learnt_from_settled_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("own_settled", "taken"), [(True, set(settled_fit.ORDERED)), (False, {"gemm", "gemm_bias_act"})]
+    ("own_settled", "taken"),
+    [(True, set(settled_fit.ORDERED) - set(fit_kernels.UNREAD)), (False, {"gemm", "gemm_bias_act"})],
 )
 def test_what_power_costs_is_taken_from_another_card_where_the_cards_own_rows_do_not_speak_against_it(
     tmp_path: Path, own_settled: bool, taken: set[str]
@@ -411,6 +412,15 @@ def test_what_power_costs_is_taken_from_another_card_where_the_cards_own_rows_do
         no_worse = row["regret_with"] <= row["regret_without"] + recalibrate.REGRET_NOISE
         assert no_worse == (dict(after.constants) != dict(before.constants)) == ("power costs" in after.source)
     assert {name for name in judged if again.calibration(name) != own.calibration(name)} == taken
+
+
+@pytest.mark.parametrize("name", ["grouped_gemm", "grouped_gemm fp8"])
+def test_settled_rows_that_judge_a_calibration_hold_what_it_chooses(name: str) -> None:
+    own = {found.row.key: found for found in fit_kernels.own_rows(name, RESULTS)}
+    settled = kernel_tables.read_sustained(kernel_tables.power_path(RESULTS), *settled_fit.ORDERED[name])
+    assert own.keys() == {found.row.key for found in settled}
+    plans = kernel_plans.plan_all([found.row for found in own.values()], embedded(H200.name))
+    assert all(plan.ranked[0][0] in own[plan.row.key].configs for plan in plans)
 
 
 def test_rows_of_many_shapes_that_have_settled_are_found_again() -> None:
