@@ -107,7 +107,7 @@ LEAST_K_BLOCK = 64
 """Elements: a K block of the narrowest."""
 UNREAD = ("gemm fp8",)
 """Calibrations whose settled rows lack what the other card's constants would choose first: such rows cannot tell what
-it would cost. (Of fp8 these are tiles of 128x256 and 256x192, which readings in turn have 3 to 8 % slower.)"""
+it would cost. (Of fp8 these are tiles of 256x192 and 128x256.)"""
 SPLITTING = ("gemm", "gemm_bias_act")
 """Kernels whose plans may split K. The raw tables hold splits of former kernels, so only whole plans of them count."""
 SPLIT = ("split_us", "split_scale", "split_trip_us", "stream_l2")

@@ -1,8 +1,8 @@
 """The constraint model of one initiation interval for CP-SAT, and the one way to run it.
 
-``literals`` and ``variables`` come first; a module for each family of constraints imports only those: dependences,
-units and issue, rings, shared memory, registers. ``interval_model`` puts them together; ``runner`` runs any model with
-one worker, a named seed and a limit in deterministic time.
+``lean_model``, ``literals`` and ``variables`` come first; a module for each family of constraints imports only the last
+two: dependences, units and issue, rings, shared memory, registers. ``interval_model`` puts them together; ``runner``
+runs any model with one worker, a named seed and a limit in deterministic time.
 """
 
 EXPORTS = {
