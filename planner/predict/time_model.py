@@ -92,8 +92,8 @@ FEW_GROUP_ROWS = 1024.0
 SMs that ask for a line at the same time share a request. Of one product an H100 read 106 and 109 million sectors
 through L2 in groups of 1024 and 512 rows, 146 million in groups of 2048 (``benchmarks/results/l2_traffic_h100.json``).
 Twice the constant would leave groups of 2048 rows without a penalty, which take 1.1 times as long there
-(``power_h100.json``). On an H200 larger groups cost 3 % at most (``power_h200.json``): its own fits have ``order_l2`` 0,
-and calibrations that take what power costs from the H100 take the H100's with it."""
+(``power_h100.json``). On an H200 larger groups cost 3 % at most (``power_h200.json``): its own fits have 0 here, and
+calibrations that take what power costs from the H100 take the H100's with it."""
 
 
 @dataclass(frozen=True)
