@@ -38,7 +38,7 @@ from triton.experimental import gluon  # noqa: E402
 from triton.experimental.gluon import language as gl  # noqa: E402
 from triton.experimental.gluon._runtime import GluonASTSource  # noqa: E402
 from triton.experimental.gluon.language._core import builtin  # noqa: E402
-from triton.experimental.gluon.language.nvidia.ampere import async_copy  # noqa: E402
+from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2  # noqa: E402
 from triton.experimental.gluon.language.nvidia.hopper import (  # noqa: E402
     fence_async_shared,
     mbarrier,
@@ -82,6 +82,7 @@ __all__ = [
     "gluon",
     "has_clusters",
     "mbarrier",
+    "mma_v2",
     "proton",
     "reinterpret",
     "release",

@@ -297,7 +297,7 @@ def trace_empty_scopes(stem: str) -> str:
     """The child's part of :func:`recording_cycles`."""
     import torch
 
-    from warpplan.profiler.probes.device_code import SCOPE_WARPS, empty_scopes
+    from warpplan.profiler.probes.harness.device_code import SCOPE_WARPS, empty_scopes
 
     out = torch.zeros(32 * SCOPE_WARPS, device="cuda", dtype=torch.int32)
     return _traced(stem, SCOPE_WARPS, lambda: empty_scopes[(1,)](out, 200, num_warps=SCOPE_WARPS))

@@ -12,16 +12,19 @@ from warpplan.profiler.probes.points import FAMILIES, Point
 from warpplan.profiler.records import Record
 
 if TYPE_CHECKING:
-    from warpplan.profiler.probes.cases import Case
+    from warpplan.profiler.probes.harness.cases import Case
 
 _MODULES = {
     "tma": "tma",
     "wgmma": "wgmma",
+    "mma": "mma",
     "handoff": "handoff",
     "fix_up": "handoff",
     "cluster": "cluster",
     "shared": "tiles",
     "registers": "arithmetic",
+    "widening": "widening",
+    "loads": "loads",
     "gather": "gather",
     "ceilings": "ceilings",
 }
@@ -36,7 +39,7 @@ def points(family: str) -> tuple[Point, ...]:
 
 
 def kernels(point: Point, family: str) -> tuple[Case, ...]:
-    """What ``point`` launches, as :class:`~warpplan.profiler.probes.cases.Case`; needs triton, no GPU."""
+    """What ``point`` launches, as :class:`~warpplan.profiler.probes.harness.cases.Case`; needs triton, no GPU."""
     found: tuple[Case, ...] = _module(family).cases(point)
     return found
 
@@ -79,5 +82,4 @@ def _require_alive(reason: str) -> None:
 
 EXPORTS = {
     "points": ("*",),
-    "device_code": ("empty_scopes", "SCOPE_WARPS"),
 }

@@ -24,10 +24,10 @@ from warpplan.kernels.device.activations import activate
 from warpplan.kernels.triton_compat import gl, gluon
 from warpplan.kernels.triton_types import JitFunction
 from warpplan.planner.values.costs import Quantiles
-from warpplan.profiler.probes.cases import Case, Pointer
-from warpplan.profiler.probes.device_code import active_repetitions, clock, probe_kernel, record, wait_for
+from warpplan.profiler.probes.harness.cases import Case, Pointer
+from warpplan.profiler.probes.harness.device_code import active_repetitions, clock, probe_kernel, record, wait_for
+from warpplan.profiler.probes.harness.sampling import Record, Samples, cost, out_elements, quantiles, sample, slope
 from warpplan.profiler.probes.points import ROWS, Point
-from warpplan.profiler.probes.sampling import Record, Samples, cost, out_elements, quantiles, sample, slope
 
 INNER = 33
 ELEMENTWISE = "elementwise"

@@ -19,10 +19,10 @@ from functools import partial
 
 from warpplan.kernels.torch_types import Tensor, TorchResult
 from warpplan.kernels.triton_compat import gl, gluon
-from warpplan.profiler.probes.cases import Case, Pointer
-from warpplan.profiler.probes.device_code import clock, nanoseconds, probe_kernel
+from warpplan.profiler.probes.harness.cases import Case, Pointer
+from warpplan.profiler.probes.harness.device_code import clock, nanoseconds, probe_kernel
+from warpplan.profiler.probes.harness.sampling import Record, ceiling, sm_count
 from warpplan.profiler.probes.points import Point
-from warpplan.profiler.probes.sampling import Record, ceiling, sm_count
 from warpplan.profiler.probes.tma import L2_ROWS, boxes, load_cases
 from warpplan.profiler.probes.wgmma import PER_GROUP, chain_case
 

@@ -17,10 +17,9 @@ import numpy as np
 
 from warpplan.kernels.device.rings import allocate_barriers, init_ring
 from warpplan.kernels.triton_compat import gl, gluon, mbarrier, tma_load
-from warpplan.profiler.probes.cases import Case, Pointer
-from warpplan.profiler.probes.device_code import active_repetitions, clock, idle, probe_kernel, record
-from warpplan.profiler.probes.points import Point
-from warpplan.profiler.probes.sampling import (
+from warpplan.profiler.probes.harness.cases import Case, Pointer
+from warpplan.profiler.probes.harness.device_code import active_repetitions, clock, idle, probe_kernel, record
+from warpplan.profiler.probes.harness.sampling import (
     Record,
     Samples,
     cost,
@@ -29,6 +28,7 @@ from warpplan.profiler.probes.sampling import (
     quantiles,
     sample,
 )
+from warpplan.profiler.probes.points import Point
 from warpplan.profiler.probes.tma import (
     DRAM_ROWS,
     IN_FLIGHT_BYTES,

@@ -17,10 +17,9 @@ import numpy as np
 
 from warpplan.kernels.triton_compat import async_copy, gl, gluon, mbarrier, thread_barrier
 from warpplan.kernels.triton_types import JitFunction
-from warpplan.profiler.probes.cases import Case, Live, Pointer
-from warpplan.profiler.probes.device_code import active_repetitions, clock, idle, probe_kernel, record, wait_for
-from warpplan.profiler.probes.points import Point
-from warpplan.profiler.probes.sampling import (
+from warpplan.profiler.probes.harness.cases import Case, Live, Pointer
+from warpplan.profiler.probes.harness.device_code import active_repetitions, clock, idle, probe_kernel, record, wait_for
+from warpplan.profiler.probes.harness.sampling import (
     MOST_BLOCKS,
     Record,
     Samples,
@@ -31,6 +30,7 @@ from warpplan.profiler.probes.sampling import (
     sample,
     slope,
 )
+from warpplan.profiler.probes.points import Point
 from warpplan.profiler.probes.tma import BOX_COLUMNS, COLUMNS, DRAM_ROWS, IN_FLIGHT_BYTES, L2_ROWS, MATRIX_COLUMNS
 
 WARPS = 4

@@ -19,10 +19,9 @@ import numpy as np
 
 from warpplan.kernels.device.stream_k import add_partial_sums, arrive, store_partial_sums, wait_for_arrivals
 from warpplan.kernels.triton_compat import gl, gluon, mbarrier
-from warpplan.profiler.probes.cases import Case, Pointer
-from warpplan.profiler.probes.device_code import active_repetitions, clock, probe_kernel, record, wait_for
-from warpplan.profiler.probes.points import ROWS, Point
-from warpplan.profiler.probes.sampling import (
+from warpplan.profiler.probes.harness.cases import Case, Pointer
+from warpplan.profiler.probes.harness.device_code import active_repetitions, clock, probe_kernel, record, wait_for
+from warpplan.profiler.probes.harness.sampling import (
     FEW_SMS,
     MOST_BLOCKS,
     REPETITIONS,
@@ -34,6 +33,7 @@ from warpplan.profiler.probes.sampling import (
     quantiles,
     sm_count,
 )
+from warpplan.profiler.probes.points import ROWS, Point
 
 COLUMNS = 4
 

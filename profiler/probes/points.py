@@ -15,6 +15,12 @@ KNOTS = (16, 64, 256)
 lines between them. All five columns take half as long again to measure and give the same lookups within 2 %."""
 PAIRS = (96, 160, 192)
 """Columns that two accumulators have, of powers of two: a GEMM's tiles of other widths."""
+WIDENED = ("widen_fp8_float16", "widen_fp8_bfloat16", "widen_int8_float16", "widen_int8_bfloat16")
+"""Conversions of 8-bit operands to the 16-bit floats that are multiplied."""
+WIDENED_COLUMNS = (32, 64, 128)
+"""Sixteen elements a thread and more: they are used sixteen at a time."""
+LOAD_BYTES = (512, 2048, 8192)
+"""Of tiles that are loaded into registers: one word a thread of four warps, one instruction of 16 bytes, and four."""
 ROWS = 64
 """Rows of one warp group's tile: 16 for each of its four warps, as wgmma has it."""
 
@@ -71,9 +77,15 @@ def _registers() -> tuple[Point, ...]:
     )
 
 
+def _mma() -> tuple[Point, ...]:
+    products = (Point.of("mma", n=n, dtype=d) for d in DTYPES for n in COLUMNS)
+    return (*products, *(Point.of("ldmatrix", bytes=b) for b in BOX_BYTES))
+
+
 FAMILIES: dict[str, tuple[Point, ...]] = {
     "tma": _tma(),
     "wgmma": _wgmma(),
+    "mma": _mma(),
     "handoff": tuple(Point.of("handoff", scope=s) for s in ("warp_to_group", "group_to_warp", "group_to_group")),
     "fix_up": tuple(Point.of("fix_up", elements=e) for e in (ROWS * 16, ROWS * 128, ROWS * 256, 2 * ROWS * 256)),
     "cluster": (
@@ -85,6 +97,8 @@ FAMILIES: dict[str, tuple[Point, ...]] = {
         *_tiles("epilogue_store", "ragged_store"),
     ),
     "registers": _registers(),
+    "widening": tuple(Point.of(kind, elements=ROWS * n) for kind in WIDENED for n in WIDENED_COLUMNS),
+    "loads": tuple(Point.of("global_load", bytes=b, source=s) for s in ("l2", "dram") for b in LOAD_BYTES),
     "gather": tuple(Point.of("gather_load", bytes=b, source=s) for s in ("l2", "dram") for b in BOX_BYTES[1:]),
     "ceilings": tuple(
         Point.of(name)

@@ -33,10 +33,10 @@ from warpplan.profiler.probes.arithmetic import (
     tile_offsets,
     unrolled,
 )
-from warpplan.profiler.probes.cases import Case, Pointer
-from warpplan.profiler.probes.device_code import active_repetitions, clock, probe_kernel, record, wait_for
+from warpplan.profiler.probes.harness.cases import Case, Pointer
+from warpplan.profiler.probes.harness.device_code import active_repetitions, clock, probe_kernel, record, wait_for
+from warpplan.profiler.probes.harness.sampling import MOST_BLOCKS, Record, out_elements, quantiles
 from warpplan.profiler.probes.points import ROWS, Point
-from warpplan.profiler.probes.sampling import MOST_BLOCKS, Record, out_elements, quantiles
 
 STORES = 4
 """Stores an iteration, each to a buffer of its own: only the next iteration needs a barrier."""

@@ -16,10 +16,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from warpplan.kernels.triton_compat import gl, gluon, mbarrier, tma_load, tma_reduce_add, tma_store, tma_store_wait
-from warpplan.profiler.probes.cases import Box, Case, Pointer
-from warpplan.profiler.probes.device_code import active_repetitions, clock, idle, probe_kernel, record
+from warpplan.profiler.probes.harness.cases import Box, Case, Pointer
+from warpplan.profiler.probes.harness.device_code import active_repetitions, clock, idle, probe_kernel, record
+from warpplan.profiler.probes.harness.sampling import Record, Samples, cost, flush_l2, out_elements, quantiles, sample
 from warpplan.profiler.probes.points import Point
-from warpplan.profiler.probes.sampling import Record, Samples, cost, flush_l2, out_elements, quantiles, sample
 
 MATRIX_COLUMNS = 4096
 BOX_COLUMNS = 64

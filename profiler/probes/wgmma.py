@@ -19,10 +19,10 @@ import numpy as np
 from warpplan.kernels.device.block import accumulator_widths
 from warpplan.kernels.triton_compat import gl, gluon, warpgroup_mma, warpgroup_mma_wait
 from warpplan.kernels.triton_types import JitFunction
-from warpplan.profiler.probes.cases import Case, Pointer
-from warpplan.profiler.probes.device_code import active_repetitions, clock, probe_kernel, record
+from warpplan.profiler.probes.harness.cases import Case, Pointer
+from warpplan.profiler.probes.harness.device_code import active_repetitions, clock, probe_kernel, record
+from warpplan.profiler.probes.harness.sampling import Record, cost, out_elements, quantiles, sample, slope
 from warpplan.profiler.probes.points import Point
-from warpplan.profiler.probes.sampling import Record, cost, out_elements, quantiles, sample, slope
 
 ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
 SWIZZLE_BYTES = 128

@@ -9,10 +9,10 @@ import pytest
 
 pytest.importorskip("triton", reason="the probes' modules hold Gluon source")
 
-from warpplan.profiler.probes import arithmetic, gather, tiles, tma, wgmma
-from warpplan.profiler.probes.cases import Case
+from warpplan.profiler.probes import arithmetic, gather, loads, mma, tiles, tma, wgmma, widening
+from warpplan.profiler.probes.harness.cases import Case
+from warpplan.profiler.probes.harness.sampling import REPETITIONS, ceiling, quantiles, slope
 from warpplan.profiler.probes.points import ACTIVATIONS, FAMILIES, Point
-from warpplan.profiler.probes.sampling import REPETITIONS, ceiling, quantiles, slope
 
 CLOCK, LOOP = 11.0, 40.0
 
@@ -33,6 +33,13 @@ def invented(monkeypatch: pytest.MonkeyPatch) -> None:
             return np.tile([CLOCK, CLOCK + 50.0, CLOCK + 700.0], (8, 1))
         if kernel in ("load_rate", "store_rate"):
             cycles = inner * constants.get("GROUP", 1) * 128.0
+        elif kernel == "tile_walk":
+            cycles = 500.0 + inner * constants["FLIGHT"] * 9.0
+        elif kernel == "mma":
+            cycles = LOOP + inner * constants["CHAIN"] * 33.0 + (25.0 if inner else 0.0)
+        elif kernel == "widening":
+            each = {"renewed": 4.0, "renewed_wide": 6.0, "used_wide": 17.0}.get(constants["FROM"], 4.0 + 11.0 + 48.0)
+            cycles = LOOP + inner * constants["UNROLL"] * each + (25.0 if inner else 0.0)
         elif kernel == "gather_rate":
             cycles = 900.0 + inner * 128.0
         elif kernel == "chain":
@@ -44,15 +51,15 @@ def invented(monkeypatch: pytest.MonkeyPatch) -> None:
             op |= dict.fromkeys(ACTIVATIONS, 80.0 + op["convert"])
             operation = "promote" if kernel == "promotion" else constants.get("OPERATION", kernel)
             each = op["exp2"] if operation == "exp2" else renew + op.get(operation, 0.0)
-            each = 55.0 if kernel.startswith("shared") or kernel == "ragged_store" else each
+            each = 55.0 if kernel in ("shared_load", "shared_store", "ldmatrix", "ragged_store") else each
             repeats = constants.get("UNROLL", tiles.STORES if operation in ("epilogue_store", "shared_store") else 1)
             cycles = LOOP + inner * repeats * each + (25.0 if inner else 0.0)
         return np.full((8, 1), cycles)
 
     monkeypatch.setattr(Case, "live", lambda case: FakeLive(case))
-    for module in (tma, wgmma, arithmetic, gather):
+    for module in (tma, wgmma, arithmetic, gather, loads):
         monkeypatch.setattr(module, "sample", sample)
-    for module in (tma, gather):
+    for module in (tma, gather, loads):
         monkeypatch.setattr(module, "flush_l2", lambda: None)
 
 
@@ -66,13 +73,14 @@ def _costs(module: Any, kind: str, **parameters: Any) -> dict[str, float | None]
 @pytest.mark.parametrize(
     ("kind", "parameters"),
     [("tma_load", {"bytes": 4096, "source": "l2"}), ("tma_load", {"bytes": 32768, "source": "dram"}),
-     ("tma_store", {"bytes": 8192}), ("gather_load", {"bytes": 8192, "source": "dram"})],
+     ("tma_store", {"bytes": 8192}), ("gather_load", {"bytes": 8192, "source": "dram"}),
+     ("global_load", {"bytes": 512, "source": "dram"})],
 )  # fmt: skip
 def test_copies(kind: str, parameters: dict[str, Any]) -> None:
-    module = gather if kind == "gather_load" else tma
+    module = {"gather_load": gather, "global_load": loads}.get(kind, tma)
     assert _costs(module, kind, **parameters) == {
         "latency": 700.0,
-        "occupancy": 128.0,
+        "occupancy": 9.0 if module is loads else 128.0,
         "issue": 50.0,
     }
 
@@ -102,6 +110,19 @@ def test_renewal_and_rounding_are_taken_off_an_activation_and_nothing_off_a_prom
 
 
 @pytest.mark.usefixtures("invented")
+def test_a_step_of_mma_has_no_start_up_and_its_operands_read_counts_whole() -> None:
+    assert _costs(mma, "mma", n=64, dtype="float16") == {"latency": 58.0, "occupancy": 33.0, "issue": 33.0}
+    assert _costs(mma, "ldmatrix", bytes=8192) == {"latency": 80.0, "occupancy": 55.0, "issue": 55.0}
+
+
+@pytest.mark.usefixtures("invented")
+def test_renewing_and_using_are_taken_off_a_conversion() -> None:
+    found = _costs(widening, "widen_fp8_float16", elements=4096)
+    assert (found["occupancy"], found["issue"]) == (48.0, 48.0)
+    assert found["latency"] == 48.0 + 25.0 - 25.0
+
+
+@pytest.mark.usefixtures("invented")
 def test_the_epilogues_fence_counts_in_latency_and_issue_alone() -> None:
     assert _costs(tiles, "epilogue_store", elements=8192) == pytest.approx(
         {"latency": 90.0, "occupancy": 70.0, "issue": 90.0}
@@ -118,7 +139,16 @@ def test_shared_memory() -> None:
 @pytest.mark.usefixtures("invented")
 @pytest.mark.parametrize(
     ("module", "family"),
-    [(tma, "tma"), (wgmma, "wgmma"), (tiles, "shared"), (arithmetic, "registers"), (gather, "gather")],
+    [
+        (tma, "tma"),
+        (wgmma, "wgmma"),
+        (mma, "mma"),
+        (tiles, "shared"),
+        (arithmetic, "registers"),
+        (widening, "widening"),
+        (loads, "loads"),
+        (gather, "gather"),
+    ],
 )
 def test_every_point_gives_its_entry(module: Any, family: str) -> None:
     for point in FAMILIES[family]:
@@ -143,6 +173,16 @@ def test_gathers_from_dram_never_copy_a_box_twice(point: Point) -> None:
     walked = {(pid * numbers["spread"] + r) % boxes for pid in range(0, 132, 33) for r in range(REPETITIONS)}
     assert len(walked) == 4 * REPETITIONS
     assert gather.LONG <= gather.MATRIX_COLUMNS // gather.BOX_COLUMNS
+
+
+@pytest.mark.parametrize("point", FAMILIES["loads"], ids=lambda p: p.label)
+def test_walks_over_tiles_stay_in_their_array_and_share_no_line(point: Point) -> None:
+    _, walk = loads.cases(point)
+    (elements,) = (a.elements for name, a in walk.arguments if name == "data")
+    apart = dict(walk.constants)["APART"]
+    tiles_a_block = REPETITIONS * loads.LONG * loads.FLIGHT
+    assert elements == 160 * tiles_a_block * apart
+    assert 4 * apart >= max(point.number("bytes"), loads.LINE_BYTES)
 
 
 def test_statistics() -> None:

@@ -194,7 +194,7 @@ def test_the_empty_scopes_compile() -> None:
     pytest.importorskip("triton")
     from warpplan.kernels.compile import compile_report
     from warpplan.kernels.triton_compat import GluonASTSource
-    from warpplan.profiler.probes.device_code import SCOPE_WARPS, empty_scopes
+    from warpplan.profiler.probes.harness.device_code import SCOPE_WARPS, empty_scopes
 
     source = GluonASTSource(empty_scopes, {"out": "*i32", "reps": "i32"}, {})
     assert compile_report(source, {"num_warps": SCOPE_WARPS}, 90, what="empty scopes").clean

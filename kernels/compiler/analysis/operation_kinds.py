@@ -83,6 +83,8 @@ EXP_INSTRUCTIONS = 4.0
 by arithmetic."""
 DTYPES = {"bf16": "bfloat16", "f16": "float16", "f8E4M3FN": "float8_e4m3fn", "f8E5M2": "float8_e4m3fn"}
 """Operand types whose wgmma was measured; e5m2 runs at e4m3's rate, what is not here at bfloat16's, byte for byte."""
+_NARROW = {"f8E4M3FN": "fp8", "f8E5M2": "fp8", "i8": "int8"}
+_WIDE = {"f16": "float16", "bf16": "bfloat16"}
 _COMBINERS = re.compile(r"\b(?:arith|math)\.\w+")
 
 
@@ -229,7 +231,19 @@ def classify(operation: IrOperation, types: dict[str, ShapedType | None]) -> Cla
         return _reduction(operation, name, tensors)
     if result is None or result.kind != "tensor":
         return None
+    if name in CASTS:
+        return Classified("elementwise", (_cast(name, tensors[0] if tensors else result, result),))
     return _pointwise(name, elements(result), flushed=FLUSHED in operation.attributes)
+
+
+def _cast(name: str, source: ShapedType, result: ShapedType) -> Part:
+    """A conversion by the formats that it is between: from 8 bits to 16, to fp8, or as from fp32 to bf16."""
+    count, narrow, wide = elements(result), _NARROW.get(source.element), _WIDE.get(result.element)
+    if narrow is not None and wide is not None:
+        return Part(f"widen_{narrow}_{wide}", count, estimated=source.element == "f8E5M2" or name == "arith.uitofp")
+    if _NARROW.get(result.element) == "fp8":
+        return Part("convert_fp8", count, estimated=(source.element, result.element) != ("f32", "f8E4M3FN"))
+    return Part("convert", count, estimated=name not in ("arith.truncf", "tt.fp_to_fp"))
 
 
 def _pointwise(name: str, count: int, *, flushed: bool = False) -> Classified:
@@ -240,10 +254,6 @@ def _pointwise(name: str, count: int, *, flushed: bool = False) -> Classified:
         return Classified("sfu", (Part("exp2", count), Part("elementwise", count, EXP_INSTRUCTIONS, avoided=avoided)))
     if name in ESTIMATED_SFU:
         return Classified("sfu", (Part("exp2", count, estimated=True),))
-    if name in CASTS:
-        return Classified(
-            "elementwise", (Part("convert", count, estimated=name not in ("arith.truncf", "tt.fp_to_fp")),)
-        )
     known = name.startswith(("arith.", "math.fma", "math.abs", "tt.addptr", "tt.clampf"))
     times = INSTRUCTIONS.get(name, 1)
     return Classified("elementwise", (Part("elementwise", count, times, not known or times > 2),))

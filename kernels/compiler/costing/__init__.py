@@ -27,7 +27,6 @@ EXPORTS = {
         "in_order",
         "kept_apart",
         "meeting_cycles",
-        "MMA_ROWS",
         "MOST_REGISTERS",
         "operation_of",
         "read_by_consumers",

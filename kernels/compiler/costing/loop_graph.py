@@ -38,14 +38,21 @@ TMA_ALIGNMENT = 1_024
 """A tile swizzled by 128 bytes repeats every 1,024 (CUDA Driver API, ``CUtensorMapSwizzle``)."""
 MMA_ROWS, MMA_K_BYTES, MMA_COLUMNS = 64, 32, 256
 """wgmma's m, bytes of k, and widest n (PTX ISA, "wgmma.mma_async")."""
+WARP_ROWS, QUARTERS = 16, 4
+"""mma.sync's m (PTX ISA, "mma.m16n8k16"), and the tensor cores of an SM, of which each serves every fourth warp."""
 BASE_REGISTERS = 24
 """Registers a thread of every partition before any value: the least that ``setmaxnreg`` takes (PTX ISA)."""
 MOST_REGISTERS = 240
 """Registers a thread at most: what two consumer warp groups get of 65,536 next to a producer of 24 (FlashAttention-3's
 kernels use the same two numbers)."""
 TIMES_WGMMA = {"wgmma": 1.0, "mma": 2.0, "tcgen05": 0.5}
-"""A product's time over wgmma's: mma.sync reaches about half of its rate; a B200's data sheet has twice an H200's dense
-operations a cycle and SM (2,250 TFLOP/s on 148 SMs, 989 on 132)."""
+"""A product's time over wgmma's: of mma.sync, which reaches about half of its rate, where a profile lacks it; a B200's
+data sheet has twice an H200's dense operations a cycle and SM (2,250 TFLOP/s on 148 SMs, 989 on 132)."""
+STANDS_IN = {
+    "widen_fp8_float16": "convert", "widen_fp8_bfloat16": "convert", "widen_int8_float16": "convert",
+    "widen_int8_bfloat16": "convert", "convert_fp8": "convert", "ldmatrix": "shared_load",
+}  # fmt: skip
+"""What a profile that was recorded before a kind was known has in its place."""
 ESTIMATED_RATES: dict[str, tuple[float, float]] = {
     "tma_load": (600, 64.0), "tma_store": (180, 32.0), "elementwise": (24, 128.0), "convert": (24, 32.0),
     "exp2": (40, 16.0), "row_max": (60, 64.0), "row_sum": (60, 64.0), "shared_load": (30, 128.0),
@@ -340,6 +347,8 @@ def _part(part: Part, size: int, costs: CostTable, source: str) -> Cost:
     try:
         found = costs.lookup(part.kind, size, **text)
     except MissingCosts:
+        if (other := STANDS_IN.get(part.kind)) is not None:
+            return _part(replace(part, kind=other, estimated=True), size, costs, source)
         latency, rate = ESTIMATED_RATES.get(part.kind, ESTIMATED_RATES["elementwise"])
         busy = size / rate
         return Cost(part.times * busy + latency, part.times * busy, part.times * busy, 0.0, True)
@@ -356,6 +365,8 @@ def _part(part: Part, size: int, costs: CostTable, source: str) -> Cost:
 def _product(product: Product, costs: CostTable, share: int, warps: int) -> Cost:
     """All wgmma instructions of one consumer's rows, back to back. Its warp groups share out rows, then columns."""
     rows = product.m // share
+    if product.tensor_cores == "mma" and (measured := _synchronous(product, costs, rows, warps)) is not None:
+        return measured
     groups = max(1, warps // 4)
     columns = groups // max(1, min(groups, rows // MMA_ROWS))
     each = min(MMA_COLUMNS, max(8, product.n // columns))
@@ -380,6 +391,22 @@ def _product(product: Product, costs: CostTable, share: int, warps: int) -> Cost
     tail = max(0.0, _median(cost.latency, cost.occupancy.p50) - cost.occupancy.p50)
     spread = max(0.0, cost.latency.p90 - cost.latency.p50) if cost.latency is not None else 0.0
     return Cost(busy + tail, busy, min(busy, count * _median(cost.issue)), spread, is_estimated or a != product.a)
+
+
+def _synchronous(product: Product, costs: CostTable, rows: int, warps: int) -> Cost | None:
+    """All mma.sync instructions: warps share the accumulators out, and those of one tensor core take turns, so that
+    together they wait for their sums as one warp does that has as many; ``None`` without a measured ``mma``."""
+    side_by_side = max(rows, WARP_ROWS) * product.n // (WARP_ROWS * min(QUARTERS, warps))
+    dtype = product.dtype if product.dtype != "float8_e4m3fn" else "float16"
+    try:
+        step, full = (costs.lookup("mma", n, dtype=dtype) for n in (max(8, side_by_side), MMA_COLUMNS))
+    except MissingCosts:
+        return None
+    k = -(-product.k * product.element.element_bits // (8 * MMA_K_BYTES))
+    issued = k * _median(step.occupancy)
+    busy = k * side_by_side * _median(full.occupancy) / MMA_COLUMNS
+    tail = max(0.0, _median(step.latency) - _median(step.occupancy))
+    return Cost(issued + tail, min(busy, issued), issued, 0.0, product.element.element not in ("bf16", "f16"))
 
 
 def operation_of(work: LoopWork, cost: Cost, shape: Shape) -> Operation:

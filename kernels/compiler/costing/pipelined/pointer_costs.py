@@ -1,8 +1,7 @@
 """Costs of what a kernel without TMA does: cp.async copies, loads into registers, mma.sync on tiles from shared memory.
 
-A profile is asked for the kinds named in :data:`WANTED` first. None of the profiles that ship has all of them yet, so
-each has a fall-back made from what every profile has, and what was priced by a fall-back is said
-(:func:`missing_points`):
+A profile is asked for the kinds named in :data:`WANTED` first. One that was recorded before a kind was known has a
+fall-back for it, and what was priced by a fall-back is said (:func:`missing_points`):
 
 - ``gather_load`` (bytes, source: rows copied by cp.async, which ``profiler/probes/gather.py``
   measures): the latency of a TMA box of as many bytes from the same place; an instruction
@@ -18,25 +17,24 @@ from __future__ import annotations
 from dataclasses import replace
 
 from warpplan.kernels.compiler.analysis.loop_work import LoopWork
-from warpplan.kernels.compiler.costing.loop_graph import MMA_ROWS, THREADS, Cost, Shape, cost_of
+from warpplan.kernels.compiler.costing.loop_graph import THREADS, Cost, Shape, cost_of
 from warpplan.kernels.compiler.costing.pipelined.kernel_facts import WorkFacts
 from warpplan.planner.errors import MissingCosts
 from warpplan.planner.values.costs import CostTable, OperationCost, Quantiles
 
 WANTED: dict[str, str] = {
-    "gather_load": "bytes=8192 … 32768, source=l2|dram: the probe is there (warpplan profile --add gather)",
-    "global_load": "bytes=512 … 16384, source=l2|dram: a tile into registers, used at once",
-    "ldmatrix": "bytes=2048 … 32768: operands of mma.sync out of a swizzled tile",
-    "mma": "m16n8k16 and m16n8k32, n=16 … 256: back to back on one accumulator",
+    "gather_load": "bytes=8192 … 32768, source=l2|dram: rows that cp.async copies",
+    "global_load": "bytes=512 … 8192, source=l2|dram: a tile into registers, used at once",
+    "ldmatrix": "bytes=4096 … 32768: operands of mma.sync out of a swizzled tile",
+    "mma": "n=16 … 256: m16n8k16, n / 8 accumulators of a warp in turn",
 }
-"""Points that a profile should have for kernels that load through pointers: kind → parameters and what is timed."""
+"""Points that a profile should have for kernels that load through pointers: kind → parameters and what is timed
+(families ``gather``, ``loads`` and ``mma`` of ``warpplan profile --only``)."""
 LSU_BYTES_PER_CYCLE = 128.0
 """Shared memory's and L1's width an SM (CUDA C++ Programming Guide, "Shared Memory")."""
 COPY_BYTES = 16
 """Of a thread's widest copy; :data:`COPY_ISSUE_CYCLES` until the warp goes on."""
 COPY_ISSUE_CYCLES = 4.0
-MMA_LEAST_ROWS = 16
-"""mma.sync's m (PTX ISA, "mma.m16n8k16"): fewer rows take as long."""
 LEAST_ELEMENTS, MEASURED_ELEMENTS = 128, 1024
 """One element a thread of four warps, and the smallest tile whose arithmetic was measured: what lies between is in
 proportion."""
@@ -50,8 +48,6 @@ def price(work: WorkFacts, costs: CostTable, warps: int, source: str = "l2") -> 
     """What ``work`` costs a block of ``warps`` warps, in SM cycles; loads come from ``source``, "l2" or "dram"."""
     if work.kind == "loop":
         return Cost()
-    if work.product is not None:
-        return _product(work, costs, warps)
     if work.kind == "tma_load":
         found = _lookup(costs, "tma_load", work.moved_bytes, source)
         return Cost(_p50(found.latency), _p50(found.occupancy), _p50(found.issue))
@@ -80,7 +76,7 @@ def missing_points(work: WorkFacts, costs: CostTable) -> str | None:
         kind = "mma" if work.product.cores == "mma" else None
     elif work.kind == "load":
         kind = "gather_load" if work.ahead else "global_load"
-    elif work.kind == "convert_layout" and [p.kind for p in work.parts] == ["shared_load"]:
+    elif _is_operand(work):
         kind = "ldmatrix"
     return kind if kind is not None and not _has(costs, kind) else None
 
@@ -99,23 +95,16 @@ def _moved(work: WorkFacts, costs: CostTable, warps: int, source: str) -> Cost:
     return Cost(latency, size / LSU_BYTES_PER_CYCLE, issue, estimated=True)
 
 
-def _product(work: WorkFacts, costs: CostTable, warps: int) -> Cost:
-    product = work.product
-    assert product is not None
-    cost = cost_of(_as_work(work), costs, Shape(1, warps, specialized=False))
-    if product.cores != "mma":
-        return cost
-    # cost_of counts 64 rows for fewer; mma.sync has 16, and the warps that issue it are busy as long as it takes.
-    rows = max(MMA_LEAST_ROWS, product.m)
-    share = min(1.0, rows / MMA_ROWS)
-    busy = share * cost.occupancy
-    return replace(cost, occupancy=busy, issue=busy, latency=busy + max(0.0, cost.latency - cost.occupancy))
+def _is_operand(work: WorkFacts) -> bool:
+    """Whether ``work`` reads an operand of a product out of the ring that it was copied into."""
+    return work.kind == "convert_layout" and [part.kind for part in work.parts] == ["shared_load"]
 
 
 def _as_work(work: WorkFacts) -> LoopWork:
     product = work.product
     shape = (product.m, product.n) if product is not None else ()
-    return LoopWork("", work.kind, (), "", (), shape, work.parts, product.as_product() if product is not None else None)
+    parts = tuple(replace(p, kind="ldmatrix") for p in work.parts) if _is_operand(work) else work.parts
+    return LoopWork("", work.kind, (), "", (), shape, parts, product.as_product() if product is not None else None)
 
 
 def _has(costs: CostTable, kind: str) -> bool:

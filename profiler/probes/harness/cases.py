@@ -13,6 +13,7 @@ from warpplan.kernels.triton_types import AstSource, GluonLayout, JitFunction, K
 Constant = int | str | bool
 
 _TRITON_NAMES = {
+    "int8": "i8",
     "int32": "i32",
     "int64": "i64",
     "float32": "fp32",

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from warpplan.kernels.isolate import Json
 from warpplan.planner.values.costs import Quantiles
-from warpplan.profiler.probes.cases import Live
+from warpplan.profiler.probes.harness.cases import Live
 
 Samples = NDArray[np.float64]
 Record = dict[str, Json]
