@@ -83,12 +83,12 @@ def ldmatrix(out, data, sink, reps, inner, stride, step, ROWS: gl.constexpr, N: 
     keep(sink, gl.sum(x, 1), OPERAND, ROWS)
 
 
-def _case(point: Point) -> Case:
+def _case(point: Point, chain: int = CHAIN) -> Case:
     numbers = [(name, "i32") for name in ("reps", "inner", "stride")]
     if point.kind == "mma":
         n, dtype = point.number("n"), point.text("dtype")
         data, sums = Pointer(dtype, max(ROWS, n) * K, "normal"), Pointer("float32", ROWS)
-        constants = {"ROWS": ROWS, "N": n, "K": K, "CHAIN": CHAIN}
+        constants = {"ROWS": ROWS, "N": n, "K": K, "CHAIN": chain}
         kernel = mma
     else:
         words = point.number("bytes") // (4 * ROWS)
@@ -101,9 +101,13 @@ def _case(point: Point) -> Case:
 
 
 def cases(point: Point) -> tuple[Case, ...]:
-    return (_case(point),)
+    return (_case(point), _case(point, 1)) if point.kind == "mma" else (_case(point),)
 
 
 def measure(point: Point) -> Iterator[Record]:
-    loop = Loop(_case(point), CHAIN) if point.kind == "mma" else Loop(_case(point), 1, step=1)
-    yield entry(point, quantiles(loop.first), quantiles(loop.steady))
+    if point.kind == "mma":
+        chain, one = cases(point)
+        yield entry(point, quantiles(Loop(one, 1).first), quantiles(Loop(chain, CHAIN).steady))
+    else:
+        loop = Loop(_case(point), 1, step=1)
+        yield entry(point, quantiles(loop.first), quantiles(loop.steady))
