@@ -3,7 +3,7 @@
 ``mma`` is one step of K, 32 bytes, of a [64, n] tile: each of four warps adds 16 rows to n / 8 accumulators in turn.
 ``ldmatrix`` reads a [64, k] tile as its first operand out of 128-byte swizzled shared memory, every byte by one warp;
 as in ``shared_load`` of :mod:`~warpplan.profiler.probes.tiles` an exclusive-or per 4 bytes is included.
-latency    one step, or read, until its result is in registers.
+latency    one read until it is in registers; of a step none: the next one on the same sums follows at the occupancy.
 occupancy  cycles a step, or read, in a long chain: few accumulators wait for their own sums.
 issue      as the occupancy: the warps that issue these instructions are held by them.
 """
@@ -23,6 +23,8 @@ K = 16
 """Of one instruction on 16-bit operands: 32 bytes."""
 CHAIN = 8
 """Steps of K an iteration, so that the loop's own branch and counter are small beside them."""
+READ_BYTES = 2**14
+"""Of ``ldmatrix``, read an iteration or more, for the same reason."""
 SLOTS = 4
 
 
@@ -59,7 +61,8 @@ def mma(out, data, sink, reps, inner, stride, ROWS: gl.constexpr, N: gl.constexp
 
 
 @probe_kernel
-def ldmatrix(out, data, sink, reps, inner, stride, step, ROWS: gl.constexpr, N: gl.constexpr, SLOTS: gl.constexpr):
+def ldmatrix(out, data, sink, reps, inner, stride, step, ROWS: gl.constexpr, N: gl.constexpr, SLOTS: gl.constexpr,
+             UNROLL: gl.constexpr):  # fmt: skip
     """Read int32 tiles, as many bytes as two 16-bit elements have, from SLOTS buffers in turn; ``step`` is 1, told at
     run time."""
     ACC: gl.constexpr = _accumulator()
@@ -76,38 +79,42 @@ def ldmatrix(out, data, sink, reps, inner, stride, step, ROWS: gl.constexpr, N: 
         x = wait_for(x)
         start = clock()
         for _ in range(inner):
-            x = x ^ ring.index(slot).load(OPERAND)
-            slot = (slot + step) & (SLOTS - 1)
+            for _ in gl.static_range(UNROLL):
+                x = x ^ ring.index(slot).load(OPERAND)
+                slot = (slot + step) & (SLOTS - 1)
         x = wait_for(x)
         record(out, pid * reps + r, 0, 1, clock() - start)
     keep(sink, gl.sum(x, 1), OPERAND, ROWS)
 
 
-def _case(point: Point, chain: int = CHAIN) -> Case:
+def _case(point: Point) -> Case:
     numbers = [(name, "i32") for name in ("reps", "inner", "stride")]
     if point.kind == "mma":
         n, dtype = point.number("n"), point.text("dtype")
         data, sums = Pointer(dtype, max(ROWS, n) * K, "normal"), Pointer("float32", ROWS)
-        constants = {"ROWS": ROWS, "N": n, "K": K, "CHAIN": chain}
+        constants = {"ROWS": ROWS, "N": n, "K": K, "CHAIN": CHAIN}
         kernel = mma
     else:
         words = point.number("bytes") // (4 * ROWS)
         data, sums = Pointer("int32", ROWS * words), Pointer("int32", ROWS)
-        constants = {"ROWS": ROWS, "N": words, "SLOTS": SLOTS}
+        constants = {"ROWS": ROWS, "N": words, "SLOTS": SLOTS, "UNROLL": _unrolled(point)}
         numbers.append(("step", "i32"))
         kernel = ldmatrix
     buffers = (("out", Pointer("int32", out_elements())), ("data", data), ("sink", sums))
     return Case(kernel, (*buffers, *numbers), tuple(constants.items()), 4)
 
 
+def _unrolled(point: Point) -> int:
+    return max(1, READ_BYTES // point.number("bytes"))
+
+
 def cases(point: Point) -> tuple[Case, ...]:
-    return (_case(point), _case(point, 1)) if point.kind == "mma" else (_case(point),)
+    return (_case(point),)
 
 
 def measure(point: Point) -> Iterator[Record]:
     if point.kind == "mma":
-        chain, one = cases(point)
-        yield entry(point, quantiles(Loop(one, 1).first), quantiles(Loop(chain, CHAIN).steady))
+        yield entry(point, None, quantiles(Loop(_case(point), CHAIN).steady))
     else:
-        loop = Loop(_case(point), 1, step=1)
+        loop = Loop(_case(point), _unrolled(point), step=1)
         yield entry(point, quantiles(loop.first), quantiles(loop.steady))

@@ -98,8 +98,9 @@ def _case(columns: int, source: str, to: str = "") -> Case:
 
 
 def _unrolled(columns: int) -> int:
-    """Tiles an iteration, so that the loop's own branch and counter are small beside small ones."""
-    return max(1, 128 // columns)
+    """Tiles an iteration: from one to the next a tile's words are taken apart and put together, which is no part of a
+    conversion."""
+    return 1024 // columns
 
 
 def cases(point: Point) -> tuple[Case, ...]:
