@@ -27,9 +27,12 @@ SCHEDULERS = "SCHEDULERS"
 that blocks on one SM share what each takes to issue (CUDA C++ Programming Guide, "Compute Capability 9.x")."""
 
 WARP_CYCLES = 40.0
-"""Of :data:`SCHEDULERS`, what each warp issues in an iteration whatever its tile: addresses, predicates, barriers.
-Measured: blocks of 4 and 8 warps on the smallest tiles of ``benchmarks/results/moe_samples_h100.json`` take 41 cycles a
-warp."""
+"""Of :data:`SCHEDULERS`, what each warp issues in an iteration that copies ahead, whatever its tile: addresses,
+predicates, barriers. Measured: blocks of 4 and 8 warps on the smallest tiles of
+``benchmarks/results/moe_samples_h100.json`` take 41 cycles a warp."""
+PLAIN_WARP_CYCLES = 2.5
+"""The same of any other iteration: its counter, comparison and branch, ten instructions on one of four schedulers.
+Estimated."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ def _loop(loop: LoopFacts, costs: CostTable, warps: int) -> LoopPrice:
 def _busy(work: Sequence[WorkFacts], prices: Sequence[Cost], warps: int) -> dict[str, float]:
     """Cycles of each unit where other blocks fill every wait: of what a price says bytes count alone, not what passes
     before the first of them."""
-    found = {SCHEDULERS: WARP_CYCLES * warps}
+    found = {SCHEDULERS: (WARP_CYCLES if any(w.ahead for w in work) else PLAIN_WARP_CYCLES) * warps}
     for w, cost in zip(work, prices, strict=True):
         unit = UNIT[w.kind]
         if unit == "LSU":

@@ -2,7 +2,8 @@
 
 Tiles that two programs of the launch begin at alike are one tile of memory: what all programs touch between them has to
 come from DRAM once. Programs that run at once share what they load; if all that a launch reads does not fit in L2,
-each round of programs reads its own share again.
+each round of programs reads its own share again. What a program reads in one loop and again in another is still there
+if L2 holds what all programs read that run at once.
 """
 
 from __future__ import annotations
@@ -55,13 +56,18 @@ def launch_memory(
     loaded = each * sum(_moved(found) for found in loads.values())
     in_round = _by_operation(first, False)
     scale = count / len(first)
+    usable = USABLE_L2 * device.l2_bytes
+    once = _by_operation(first, False, afresh=True)
+    if sum(_distinct(found, 1.0) for found in once.values()) * min(at_once, count) / len(first) <= usable:
+        loads, in_round = _by_operation(spread, False, afresh=True), once
     needed = _needed(loads, in_round, each, scale)
     written = _needed(stores, _by_operation(first, True), each, scale)
     read = needed
-    if needed > USABLE_L2 * device.l2_bytes:
+    if needed > usable:
         share = sum(_distinct(found, 1.0) for found in in_round.values())
         whole = sum(_moved(found) for found in in_round.values())
-        read = max(needed, loaded * share / whole if whole else 0.0)
+        asked = each * sum(_moved(found) for found in loads.values())
+        read = max(needed, asked * share / whole if whole else 0.0)
     known = all(access.at is not None for found in (*loads.values(), *stores.values()) for access in found)
     return LaunchMemory(trips, loaded, read + written, read, known)
 
@@ -82,12 +88,20 @@ def _run(
     return kernel.run(sizes, (x, rest % grid[1], rest // grid[1]), grid, alike=alike)
 
 
-def _by_operation(programs: Sequence[PaperProgram], store: bool) -> dict[int, list[TileAccess]]:
+def _by_operation(
+    programs: Sequence[PaperProgram], store: bool, *, afresh: bool = False
+) -> dict[int, list[TileAccess]]:
+    """What each operation of ``programs`` touches; ``afresh`` leaves out what the same program touched before."""
     found: dict[int, list[TileAccess]] = defaultdict(list)
     for program in programs:
+        before: set[tuple[object, ...]] = set()
         for access in program.accesses:
-            if access.store == store:
+            if access.store != store:
+                continue
+            tiles = access.base, access.at, access.moved_bytes, access.times
+            if not afresh or access.at is None or tiles not in before:
                 found[access.operation].append(access)
+            before.add(tiles)
     return found
 
 

@@ -90,7 +90,9 @@ def _moved(work: WorkFacts, costs: CostTable, warps: int, source: str) -> Cost:
     kind = STAGED_KINDS["ahead" if work.ahead else "load"]
     if _has(costs, kind):
         measured = costs.lookup(kind, size, source=source)
-        return Cost(_p50(measured.latency), _p50(measured.occupancy), _p50(measured.issue, issue))
+        return Cost(
+            _p50(measured.latency), _p50(measured.occupancy, size / LSU_BYTES_PER_CYCLE), _p50(measured.issue, issue)
+        )
     latency = _p50(_lookup(costs, "tma_load", size, source).latency, 600.0)
     return Cost(latency, size / LSU_BYTES_PER_CYCLE, issue, estimated=True)
 
