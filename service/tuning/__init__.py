@@ -6,5 +6,6 @@ EXPORTS = {
     "kernel_choice": ("choices", "choose", "KernelChoice"),
     "launch_jobs": ("*",),
     "launch_ranking": ("*",),
+    "size_words": ("*",),
     "tuned_entries": ("export_tuned", "verify_tuned"),
 }

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from warpplan.kernels.compiler.costing.pipelined.assembled_first import as_assembled, assembled_first
@@ -25,19 +24,16 @@ from warpplan.planner.values.profile import Profile
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service.feeds.consumer_kernel import find
 from warpplan.service.store.tuned.kernel_answer_store import KernelAnswer
-from warpplan.service.tuning.size_formulas import evaluate
+from warpplan.service.tuning.size_formulas import evaluate, whole_number
 
 if TYPE_CHECKING:
     from warpplan.kernels.compile import CompiledReport
 
-MOST_CONFIGS = 2_000
-"""Configurations at most: each takes a few tenths of a second."""
 HOPPER = 90
 SMS = "NUM_SMS"
 """The name that a grid may use for the device's SMs."""
 MOST_PROGRAMS = (2**31 - 1, 65_535, 65_535)
 """Programs along each axis of a launch (CUDA C++ Programming Guide, "Compute Capabilities")."""
-OPTIONS = ("num_warps", "num_stages", "num_ctas")
 _POINTER = re.compile(r"(\*\w+)\s*\[(.+)\](\s*:\s*\d+)?")
 """A pointer with its elements: ``*bf16[M * K]``, or ``*bf16[M * K]:1`` where it is not aligned."""
 _BARE = r"\1\3"
@@ -117,32 +113,6 @@ def listed_configs(spec: str) -> tuple[TuningConfig, ...]:
             break
         found = found.fn
     return ()
-
-
-def space(text: str) -> tuple[TuningConfig, ...]:
-    """The configurations of ``"BLOCK_M=64,128 BLOCK_N=128 num_warps=4,8 num_stages=3"``: every combination.
-
-    Raises :class:`InvalidInput` for a word that is none, and for more than :data:`MOST_CONFIGS`.
-    """
-    lists: dict[str, list[int]] = {}
-    for word in text.split():
-        name, equals, values = word.partition("=")
-        if not equals or not name.isidentifier() or name in lists or not all(v.isdigit() for v in values.split(",")):
-            raise InvalidInput(
-                f"--space {word!r}: expected NAME=NUMBER,NUMBER once a name, such as BLOCK_M=64,128", field="space",
-                value=word,
-            )  # fmt: skip
-        lists[name] = list(dict.fromkeys(map(int, values.split(","))))
-    if (count := math.prod(map(len, lists.values()))) > MOST_CONFIGS:
-        raise InvalidInput(
-            f"--space: {count} configurations, at most {MOST_CONFIGS}", field="space", value=count, limit=MOST_CONFIGS
-        )
-    found = []
-    for chosen in product(*lists.values()):
-        one = dict(zip(lists, chosen, strict=True))
-        kwargs = tuple((name, value) for name, value in one.items() if name not in OPTIONS)
-        found.append(TuningConfig(kwargs, one.get("num_warps", 4), one.get("num_stages", 3), one.get("num_ctas", 1)))
-    return tuple(found)
 
 
 class Tuner:
@@ -242,6 +212,7 @@ class Tuner:
         given = dict(parse_signature(self.task.signature)) if self.task.signature.strip() else {}
         constants: dict[str, Any] = dict(config.kwargs)
         parameters = {parameter.name: parameter for parameter in self.kernel.params}
+        _require_given_once(given, shape, constants)
         unknown = next((name for name in constants if name not in parameters), None)
         if unknown is not None:
             raise InvalidConfig(
@@ -321,6 +292,18 @@ class Tuner:
         return facts_of(capture(at_cut)), PaperKernel(at_cut)
 
 
+def _require_given_once(given: Mapping[str, str], shape: Mapping[str, int], constants: Mapping[str, object]) -> None:
+    """Raise :class:`InvalidInput` for a parameter that the signature gives otherwise than the shape or the
+    configuration does: a size of no known value is a loop of no known length."""
+    for name, word in given.items():
+        holder, value = ("--shapes", shape.get(name)) if name in shape else ("a configuration", constants.get(name))
+        if value is not None and number_of(word, shape) != value and word != repr(value):
+            raise InvalidInput(
+                f"signature: {name} = {word}: {holder} gives {name}={value}: leave it out of the signature",
+                field="signature", value=word,
+            )  # fmt: skip
+
+
 def sorted_kwargs(config: TuningConfig) -> TuningConfig:
     """``config`` as the store reads it back."""
     return TuningConfig.of(
@@ -331,8 +314,8 @@ def sorted_kwargs(config: TuningConfig) -> TuningConfig:
 
 def number_of(word: str, shape: Mapping[str, int]) -> int | None:
     """``word`` as a whole number, or an expression of ``shape``; ``None`` where it is a type or another value."""
-    if word.lstrip("-").isdigit():
-        return int(word)
+    if (number := whole_number(word)) is not None:
+        return number
     if any(name in shape for name in _words(word)):
         return evaluate(word, shape, "signature")
     return None
@@ -370,16 +353,3 @@ def _split(text: str) -> list[str]:
         else:
             parts[-1] += c
     return [part for part in parts if part.strip()]
-
-
-def shape_named(words: Sequence[str]) -> dict[str, int]:
-    """``["M=4096", "N=4096"]`` as sizes by name. Raises :class:`InvalidInput`."""
-    found: dict[str, int] = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not equals or not name.isidentifier() or not value.isdigit() or name in found:
-            raise InvalidInput(
-                f"--shapes: {word!r}: expected NAME=NUMBER once a name, such as M=4096", field="shapes", value=word
-            )
-        found[name] = int(value)
-    return found

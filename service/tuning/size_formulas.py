@@ -14,7 +14,23 @@ _OPERATORS: dict[type, Callable[[int, int], int]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }  # fmt: skip
-_FUNCTIONS: dict[str, Callable[..., int]] = {"cdiv": lambda a, b: -(-a // b), "min": min, "max": max}
+
+
+def cdiv(a: int, b: int) -> int:
+    """``a`` over ``b``, rounded up."""
+    return -(-a // b)
+
+
+_FUNCTIONS: dict[str, Callable[..., int]] = {"cdiv": cdiv, "min": min, "max": max}
+
+
+def whole_number(text: str) -> int | None:
+    """``text`` as a whole number of at most :data:`MOST_VALUE`, a minus before it or not; ``None`` for anything else.
+    For ``isdigit`` alone "²" is a digit, and ``int`` takes no more than 4,300 of them."""
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= len(str(MOST_VALUE))):
+        return None
+    return int(text) if int(digits) <= MOST_VALUE else None
 
 
 def evaluate(text: str, names: Mapping[str, int], field: str) -> int:

@@ -136,12 +136,12 @@ def _task(
 ) -> tuple[Tuner, list[dict[str, int]], str]:
     """What is to be ranked, for which sizes, and the key of the profile."""
     from warpplan.planner.values.device import device as known_device
-    from warpplan.service.tuning import launch_ranking
+    from warpplan.service.tuning import launch_ranking, size_words
     from warpplan.service.workflow.specialization import kernel_at
 
-    sizes = [launch_ranking.shape_named(text.replace(",", " ").split()) for text in shapes]
+    sizes = [size_words.shape_named(text.replace(",", " ").split()) for text in shapes]
     function = kernel_at(kernel)
-    configs = launch_ranking.space(space) if space else launch_ranking.listed_configs(kernel)
+    configs = size_words.space(space) if space else launch_ranking.listed_configs(kernel)
     if not configs:
         raise InvalidInput(
             f"{kernel} is not under @triton.autotune: give the configurations with --space", field="space", value=kernel

@@ -13,8 +13,8 @@ from warpplan.planner.errors import InvalidInput  # noqa: E402
 from warpplan.service.cli.app import main  # noqa: E402
 from warpplan.service.store.answer_store import Store  # noqa: E402
 from warpplan.service.store.tuned.kernel_answer_store import KernelAnswers  # noqa: E402
-from warpplan.service.tuning.launch_ranking import shape_named, space  # noqa: E402
-from warpplan.service.tuning.size_formulas import evaluate  # noqa: E402
+from warpplan.service.tuning.size_formulas import evaluate, whole_number  # noqa: E402
+from warpplan.service.tuning.size_words import shape_named, space  # noqa: E402
 
 KERNELS = """
 import triton
@@ -59,7 +59,8 @@ def softmax(x_ptr, out_ptr, cols, B: tl.constexpr):
 not_a_kernel = 3
 """
 SHAPE = ("--shapes", "M=2048 N=2048 K=1024")
-SIGNATURE = ("--signature", "a_ptr=*bf16, b_ptr=*bf16, c_ptr=*bf16, stride_am=K, stride_bk=N")
+POINTERS = "a_ptr=*bf16, b_ptr=*bf16, c_ptr=*bf16"
+SIGNATURE = ("--signature", f"{POINTERS}, stride_am=K, stride_bk=N")
 GRID = ("--grid", "cdiv(M, BM), cdiv(N, BN)")
 
 
@@ -143,6 +144,23 @@ class TestTune:
             ("product", ("--space", "BM=64,x"), "expected NAME=NUMBER,NUMBER"),
             ("product", ("--space", "TILE=64"), "sets TILE: the kernel's parameters are"),
             ("product", ("--signature", "a_ptr=*bf16"), "b_ptr: missing"),
+            ("product", ("--shapes", "M=2048 N=²"), "'N=²': expected NAME=NUMBER"),
+            ("product", ("--shapes", f"M={'9' * 5000}"), "of numbers up to 4611686018427387904"),
+            ("product", ("--space", "BM=64,²"), "expected NAME=NUMBER,NUMBER"),
+            ("product", ("--space", f"BM={'9' * 5000}"), "of numbers up to 4611686018427387904"),
+            ("product", ("--signature", f"{SIGNATURE[1]}, K=i32"), "K = i32: --shapes gives K=1024: leave it out"),
+            ("product", ("--signature", f"{SIGNATURE[1]}, BM=64"), "BM = 64: a configuration gives BM=128"),
+            (
+                "product",
+                ("--signature", f"{POINTERS}, stride_am=²"),
+                "stride_am = ²: no type",
+            ),
+            (
+                "product",
+                ("--signature", f"{POINTERS}, stride_am=--5"),
+                "stride_am = --5: no type",
+            ),
+            ("product", ("--grid", "cdiv(M)"), "cdiv() missing 1 required positional argument"),
             ("product", ("--signature", "a_ptr=*bf16, zzz=1"), "zzz"),
             ("product", ("--device", "NVIDIA A100"), "unknown device"),
             ("gathered", (), "give the configurations with --space"),
@@ -207,6 +225,11 @@ class TestSizes:
         ]  # fmt: skip
         with pytest.raises(InvalidInput, match="at most"):
             space(" ".join(f"A{i}=1,2,3,4" for i in range(8)))
+
+    def test_whole_numbers_are_digits_that_fit(self) -> None:
+        assert [whole_number(text) for text in ("0", "-12", str(1 << 62))] == [0, -12, 1 << 62]
+        for text in ("", "-", "--5", "²", "１２", "1_0", " 1", "1.0", str((1 << 62) + 1), "9" * 5000):
+            assert whole_number(text) is None, text
 
     def test_a_shape_names_each_size_once(self) -> None:
         assert shape_named(["M=4", "N=8"]) == {"M": 4, "N": 8}
