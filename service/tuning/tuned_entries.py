@@ -18,6 +18,7 @@ from warpplan.service.feeds.provenance import why_unknown
 from warpplan.service.feeds.triton_autotune import (
     TARGET,
     identity_of,
+    keep_measured,
     load_consumer,
     note_provenance,
     why_missing,
@@ -47,6 +48,7 @@ def export_tuned(spec: str, answers: KernelAnswers, tunings: Tunings, device_nam
                 "configurations: its key does not tell them apart",
                 field="consumer", value=spec,
             )  # fmt: skip
+    kept = [copy for path in seen for copy in keep_measured(Path(path))]
     entries = []
     for choice in found:
         answer, time_us = choice.answer, _time_us(choice)
@@ -56,7 +58,7 @@ def export_tuned(spec: str, answers: KernelAnswers, tunings: Tunings, device_nam
         note_provenance(Path(written.path), answer.device, answer.profile, answer.planner)
     identity = identity_of(consumer, [device_name])
     write_manifest(consumer, out, identity)
-    return ExportReport(TARGET, spec, str(out), identity, tuple(entries))
+    return ExportReport(TARGET, spec, str(out), identity, tuple(entries), kept=tuple(kept))
 
 
 def verify_tuned(spec: str, answers: KernelAnswers, tunings: Tunings, device_name: str, out: Path) -> VerifyReport:
