@@ -57,13 +57,14 @@ class TuningTask:
 @dataclass(frozen=True)
 class TunedConfig:
     """``time`` as predicted; ``traffic_known`` whether every address was, or loads that are looked up in memory were
-    counted as touching nothing twice."""
+    counted as touching nothing twice; ``trips_known`` whether every loop's length was, or a number stood for it."""
 
     config: TuningConfig
     time: LaunchTime
     programs: int
     dram_bytes: float
     traffic_known: bool
+    trips_known: bool = True
 
 
 @dataclass(frozen=True)
@@ -75,12 +76,14 @@ class _Candidate:
     model: LaunchModel
     launch: LaunchFacts
     traffic_known: bool
+    trips_known: bool
     neighbour_bytes: float
 
     @cached_property
     def tuned(self) -> TunedConfig:
         time = self.model.time(self.launch)
-        return TunedConfig(self.config, time, int(self.launch.blocks), self.launch.dram_bytes, self.traffic_known)
+        known = self.traffic_known, self.trips_known
+        return TunedConfig(self.config, time, int(self.launch.blocks), self.launch.dram_bytes, *known)
 
     @property
     def place(self) -> tuple[float, int, float]:
@@ -173,7 +176,8 @@ class Tuner:
         memory = launch_memory(paper, sizes, grid, self.device, resident * self.device.sm_count)
         cold = min(1.0, memory.dram_loaded_bytes / memory.loaded_bytes) if memory.loaded_bytes else 1.0
         launch = replace(launch, trips=memory.trips, dram_bytes=memory.dram_bytes, cold=cold)
-        return _Candidate(config, text, model, launch, memory.known, neighbour_bytes(paper, sizes, grid))
+        neighbours = neighbour_bytes(paper, sizes, grid)
+        return _Candidate(config, text, model, launch, memory.known, memory.counted, neighbours)
 
     def _assemble(self, candidate: _Candidate) -> _Candidate | str:
         """``candidate`` with what ptxas makes of it; why it cannot run."""

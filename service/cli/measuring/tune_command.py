@@ -195,6 +195,7 @@ def _show(
     kernel: str, tuned: TunedShape, limit: int, measured: Mapping[TuningConfig, LaunchTiming],
     choice: KernelChoice | None,
 ) -> None:  # fmt: skip
+    from warpplan.kernels.compiler.paper.paper_programs import UNKNOWN_TRIPS
     from warpplan.service.tuning.launch_ranking import sorted_kwargs
     from warpplan.service.views.sections import Section
     from warpplan.service.views.text import section_lines
@@ -215,6 +216,8 @@ def _show(
     notes = [f"left out: {_words(c)}: {why}" for c, why in tuned.refused]
     if any(not t.traffic_known for t in tuned.ranked):
         notes.append("some addresses are looked up in memory: what they load is counted as never shared")
+    if any(not t.trips_known for t in tuned.ranked):
+        notes.append(f"the length of a loop depends on data: {UNKNOWN_TRIPS} iterations stand for it")
     if tuned.missing:
         notes.append(f"priced without a measurement of its kind: {', '.join(tuned.missing)}")
     if choice is not None and choice.measured is not None:
@@ -238,6 +241,7 @@ def _plain(tuned: TunedShape, measured: Mapping[TuningConfig, LaunchTiming]) -> 
             "config": t.config.as_dict(), "predicted_us": t.time.time_us if math.isfinite(t.time.time_us) else None,
             "bound_by": t.time.bound_by, "parts_us": dict(t.time.parts), "resident": t.time.resident,
             "programs": t.programs, "dram_bytes": t.dram_bytes, "traffic_known": t.traffic_known,
+            "trips_known": t.trips_known,
             **_measured(measured.get(sorted_kwargs(t.config))),
         }
         for t in tuned.ranked

@@ -47,6 +47,13 @@ def gathered(x_ptr, index_ptr, out_ptr, N, BLOCK: tl.constexpr):
     tl.store(out_ptr + at, tl.load(x_ptr + tl.load(index_ptr + at)))
 
 
+@triton.jit
+def listed(x_ptr, count_ptr, N, BLOCK: tl.constexpr):
+    for i in range(tl.load(count_ptr)):
+        at = i * BLOCK + tl.arange(0, BLOCK)
+        tl.store(x_ptr + at, tl.load(x_ptr + at) + N)
+
+
 @triton.autotune([triton.Config({}, num_warps=w) for w in (1, 4, 8)], key=["cols"])
 @triton.jit
 def softmax(x_ptr, out_ptr, cols, B: tl.constexpr):
@@ -129,6 +136,23 @@ class TestTune:
         status, out, _ = run(capsys, f"{kernels}:gathered", *words)
         assert status == 0
         assert "looked up in memory" in out
+        assert "the length of a loop" not in out
+
+    def test_a_loop_of_unknown_length_is_said_to_be(self, kernels: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        words = (
+            "--shapes",
+            "N=1",
+            "--signature",
+            "x_ptr=*fp32, count_ptr=*i32",
+            "--grid",
+            "64",
+            "--space",
+            "BLOCK=256",
+        )
+        status, out, _ = run(capsys, f"{kernels}:listed", *words)
+        assert (status, "the length of a loop depends on data: 32 iterations stand for it" in out) == (0, True)
+        plain = json.loads(run(capsys, f"{kernels}:listed", *words, "--json")[1])
+        assert [r["trips_known"] for r in plain["shapes"][0]["ranked"]] == [False]
 
     @pytest.mark.parametrize(
         ("kernel", "changed", "told"),
