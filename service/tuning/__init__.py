@@ -3,6 +3,7 @@
 """
 
 EXPORTS = {
+    "derived_values": ("heuristics_of",),
     "kernel_choice": ("choices", "choose", "KernelChoice"),
     "launch_jobs": ("*",),
     "launch_ranking": ("*",),

@@ -24,7 +24,8 @@ from warpplan.planner.values.profile import Profile
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service.feeds.consumer_kernel import find
 from warpplan.service.store.tuned.kernel_answer_store import KernelAnswer
-from warpplan.service.tuning.size_formulas import evaluate, whole_number
+from warpplan.service.tuning.derived_values import Heuristic, argument_of, derived
+from warpplan.service.tuning.size_formulas import evaluate, number_of
 
 if TYPE_CHECKING:
     from warpplan.kernels.compile import CompiledReport
@@ -46,12 +47,14 @@ class TuningTask:
     """A kernel and what it is launched with. ``signature`` gives the parameters that neither a configuration nor a
     shape does, as ``warpplan ws`` takes them; values may be expressions of the shape's sizes, and a pointer may say how
     many elements lie behind it, ``a_ptr=*bf16[M * K]``, which measuring needs. ``grid`` is up to three expressions of
-    sizes and a configuration's constants, separated by commas outside of brackets."""
+    sizes and a configuration's constants, separated by commas outside of brackets. ``heuristics`` are those of the
+    kernel's ``@triton.heuristics``, the outermost first."""
 
     spec: str
     signature: str
     grid: str
     configs: tuple[TuningConfig, ...]
+    heuristics: tuple[Heuristic, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -145,7 +148,8 @@ class Tuner:
 
     def grid(self, shape: Mapping[str, int], config: TuningConfig) -> tuple[int, int, int]:
         """The launch's programs along each axis."""
-        names = {SMS: self.device.sm_count, **_whole(dict(config.kwargs)), **shape}
+        own = {**self._derived(shape, config), **dict(config.kwargs)}
+        names = {SMS: self.device.sm_count, **_whole(own), **shape}
         sizes = [evaluate(part, names, "grid") for part in _split(self.task.grid)]
         if not 1 <= len(sizes) <= 3 or any(size < 1 for size in sizes):
             raise InvalidInput(
@@ -211,9 +215,7 @@ class Tuner:
 
     def arguments(self, shape: Mapping[str, int], config: TuningConfig) -> tuple[str, dict[str, int]]:
         """The kernel's signature for ``shape`` and ``config``, and its whole-number arguments by name."""
-        from warpplan.kernels.compiler.inspection.signature import parse_signature
-
-        given = dict(parse_signature(self.task.signature)) if self.task.signature.strip() else {}
+        given = self._given
         constants: dict[str, Any] = dict(config.kwargs)
         parameters = {parameter.name: parameter for parameter in self.kernel.params}
         _require_given_once(given, shape, constants)
@@ -225,9 +227,17 @@ class Tuner:
             )  # fmt: skip
         pieces: list[str] = []
         sizes: dict[str, int] = {}
+        found = self._derived(shape, config)
         for name, parameter in parameters.items():
             if name in constants:
                 pieces.append(f"{name}={constants[name]!r}")
+            elif name in found:
+                number = found[name]
+                if type(number) is int and not parameter.is_constexpr:
+                    sizes[name] = number
+                    pieces.append(f"{name}={_specialised(number)}")
+                else:
+                    pieces.append(f"{name}={number!r}")
             elif name in given or name in shape:
                 word = _POINTER.sub(_BARE, given.get(name, str(shape.get(name))))
                 described = _DESCRIPTOR.fullmatch(word)
@@ -247,20 +257,38 @@ class Tuner:
             pieces.append(f"{left_over}={given[left_over]}")  # refused by the reader of signatures, with the list
         return ", ".join(pieces), sizes
 
-    def elements(self, shape: Mapping[str, int]) -> dict[str, int]:
-        """How many elements lie behind each pointer whose signature says so."""
+    def _derived(self, shape: Mapping[str, int], config: TuningConfig) -> dict[str, object]:
+        """What the kernel's heuristics make of the other arguments, as a launch has it whatever the signature says; of
+        a heuristic that asks for more than is known here, the signature's value counts."""
+        if not self.task.heuristics:
+            return {}
+        given = self._given
+        known: dict[str, object] = {name: argument_of(word, shape) for name, word in given.items()}
+        known |= {**shape, **dict(config.kwargs), "num_warps": config.num_warps, "num_stages": config.num_stages}
+        found, failed = derived(self.task.heuristics, known)
+        lacking = next((name for name in failed if name not in given and name not in shape), None)
+        if lacking is not None:
+            raise InvalidInput(
+                f"signature: {lacking}: missing, and its heuristic raised {failed[lacking]}: give its value",
+                field="signature", value=lacking,
+            )  # fmt: skip
+        return found
+
+    @cached_property
+    def _given(self) -> dict[str, str]:
+        """The words of the signature by parameter."""
         from warpplan.kernels.compiler.inspection.signature import parse_signature
 
-        given = parse_signature(self.task.signature) if self.task.signature.strip() else {}
-        sized = {name: found[2] for name, word in given.items() if (found := _POINTER.fullmatch(word))}
+        return dict(parse_signature(self.task.signature)) if self.task.signature.strip() else {}
+
+    def elements(self, shape: Mapping[str, int]) -> dict[str, int]:
+        """How many elements lie behind each pointer whose signature says so."""
+        sized = {name: found[2] for name, word in self._given.items() if (found := _POINTER.fullmatch(word))}
         return {name: evaluate(text, shape, f"signature.{name}") for name, text in sized.items()}
 
     def answer(self, tuned: TunedShape, profile: str, planner: str) -> KernelAnswer:
         """``tuned`` as it is kept. What lies behind pointers is for measuring, and no part of the question."""
-        from warpplan.kernels.compiler.inspection.signature import parse_signature
-
-        given = parse_signature(self.task.signature) if self.task.signature.strip() else {}
-        signature = ", ".join(f"{name}={_POINTER.sub(_BARE, word)}" for name, word in sorted(given.items()))
+        signature = ", ".join(f"{name}={_POINTER.sub(_BARE, word)}" for name, word in sorted(self._given.items()))
         ranked = tuple((sorted_kwargs(t.config), t.time.time_us) for t in tuned.ranked if math.isfinite(t.time.time_us))
         return KernelAnswer(
             self.kernel.__name__, self.kernel.cache_key, tuple(sorted(tuned.shape.items())), signature,
@@ -316,15 +344,6 @@ def sorted_kwargs(config: TuningConfig) -> TuningConfig:
     )  # fmt: skip
 
 
-def number_of(word: str, shape: Mapping[str, int]) -> int | None:
-    """``word`` as a whole number, or an expression of ``shape``; ``None`` where it is a type or another value."""
-    if (number := whole_number(word)) is not None:
-        return number
-    if any(name in shape for name in _words(word)):
-        return evaluate(word, shape, "signature")
-    return None
-
-
 def _whole(constants: Mapping[str, Any]) -> dict[str, int]:
     return {name: value for name, value in constants.items() if isinstance(value, int)}
 
@@ -333,10 +352,6 @@ def _box(described: re.Match[str], sizes: Mapping[str, int], name: str) -> str:
     """A descriptor's type with its box in numbers."""
     box = ", ".join(str(evaluate(part, sizes, f"signature.{name}")) for part in _split(described[2]))
     return f"{described[1]}[{box}]"
-
-
-def _words(text: str) -> list[str]:
-    return "".join(c if c.isalnum() or c == "_" else " " for c in text).split()
 
 
 def _specialised(number: int) -> str:

@@ -33,6 +33,15 @@ def whole_number(text: str) -> int | None:
     return int(text) if int(digits) <= MOST_VALUE else None
 
 
+def number_of(word: str, shape: Mapping[str, int]) -> int | None:
+    """``word`` as a whole number, or an expression of ``shape``; ``None`` where it is a type or another value."""
+    if (number := whole_number(word)) is not None:
+        return number
+    if any(name in shape for name in _words(word)):
+        return evaluate(word, shape, "signature")
+    return None
+
+
 def evaluate(text: str, names: Mapping[str, int], field: str) -> int:
     """The whole number that ``text`` is with ``names``. Operators are + - * // %, functions ``cdiv``, ``min``, ``max``.
 
@@ -67,3 +76,7 @@ def _value(node: ast.expr, names: Mapping[str, int]) -> int:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS:
         return _FUNCTIONS[node.func.id](*(_value(argument, names) for argument in node.args))
     raise ValueError("expected whole numbers, names, + - * // %, cdiv(), min() and max()")
+
+
+def _words(text: str) -> list[str]:
+    return "".join(c if c.isalnum() or c == "_" else " " for c in text).split()

@@ -137,10 +137,12 @@ def _task(
     """What is to be ranked, for which sizes, and the key of the profile."""
     from warpplan.planner.values.device import device as known_device
     from warpplan.service.tuning import launch_ranking, size_words
-    from warpplan.service.workflow.specialization import kernel_at
+    from warpplan.service.tuning.derived_values import heuristics_of
+    from warpplan.service.workflow.specialization import innermost, layers_at
 
     sizes = [size_words.shape_named(text.replace(",", " ").split()) for text in shapes]
-    function = kernel_at(kernel)
+    layers = layers_at(kernel)
+    function = innermost(layers, kernel)
     configs = size_words.space(space) if space else launch_ranking.listed_configs(kernel)
     if not configs:
         raise InvalidInput(
@@ -155,7 +157,7 @@ def _task(
             field="device", value=name,
             limit=launch_ranking.HOPPER,
         )  # fmt: skip
-    task = launch_ranking.TuningTask(kernel, signature, grid, configs)
+    task = launch_ranking.TuningTask(kernel, signature, grid, configs, heuristics_of(layers))
     found = profiles.of(name)
     return launch_ranking.Tuner(task, function, found.profile, gpu), sizes, found.key
 

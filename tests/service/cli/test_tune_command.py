@@ -47,6 +47,23 @@ def gathered(x_ptr, index_ptr, out_ptr, N, BLOCK: tl.constexpr):
     tl.store(out_ptr + at, tl.load(x_ptr + tl.load(index_ptr + at)))
 
 
+@triton.heuristics({"BLOCK": lambda given: triton.next_power_of_2(given["cols"])})
+@triton.heuristics({"WHOLE": lambda given: given["BLOCK"] == given["cols"]})
+@triton.heuristics({"HAS_BIAS": lambda given: given["bias"] is not None})
+@triton.autotune([triton.Config({}, num_warps=w) for w in (1, 4)], key=["cols"])
+@triton.heuristics({"STRIDE": lambda given: given["x_ptr"].stride(0)})
+@triton.jit
+def rows(
+    x_ptr, bias, out_ptr, cols, STRIDE, WHOLE: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr,
+):
+    at = tl.arange(0, BLOCK)
+    tl.static_assert(not WHOLE, "not a whole row")
+    x = tl.load(x_ptr + tl.program_id(0) * STRIDE + at, mask=at < cols)
+    if HAS_BIAS:
+        x += tl.load(bias + at, mask=at < cols)
+    tl.store(out_ptr + tl.program_id(0) * STRIDE + at, x, mask=at < cols)
+
+
 @triton.jit
 def listed(x_ptr, count_ptr, N, BLOCK: tl.constexpr):
     for i in range(tl.load(count_ptr)):
@@ -200,6 +217,28 @@ class TestTune:
         assert (status, out) == (2, "")
         assert told in err
         assert len(err.splitlines()) == 1
+
+    def test_heuristics_are_computed_as_at_a_launch(self, kernels: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        shape, grid = ("--shapes", "count=4096 cols=1000"), ("--grid", "count * BLOCK // 1024", "--json")
+        # A value that the heuristic computes otherwise is not the launch's.
+        given = "x_ptr=*bf16, out_ptr=*bf16, WHOLE=True, STRIDE=1024"
+        found = {}
+        for bias in ("*bf16", "None"):
+            signature = ("--signature", f"{given}, bias={bias}")
+            status, out, err = run(capsys, f"{kernels}:rows", *shape, *signature, *grid)
+            assert (status, err) == (0, "")
+            found[bias] = json.loads(out)["shapes"][0]["ranked"]
+        assert [r["programs"] for r in found["None"]] == [4096, 4096]
+        assert found["*bf16"][0]["dram_bytes"] - found["None"][0]["dram_bytes"] == 2 * 1024
+        status, _, err = run(capsys, f"{kernels}:rows", "--shapes", "count=4096 cols=1024", *signature, *grid)
+        assert status == 1, "every configuration's row is whole"
+
+    def test_a_heuristic_that_asks_for_more_is_named(self, kernels: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        words = ("--shapes", "cols=1000", "--grid", "1", "--signature", "x_ptr=*bf16, out_ptr=*bf16, bias=None")
+        status, out, err = run(capsys, f"{kernels}:rows", *words)
+        assert (status, out, err.count("\n")) == (2, "", 1)
+        assert "STRIDE: missing, and its heuristic raised AttributeError" in err
+        assert "give its value" in err
 
     def test_axes_are_given_in_one_grid(self, kernels: Path, capsys: pytest.CaptureFixture[str]) -> None:
         grids = ("--grid", "cdiv(M, BM)", "--grid", "cdiv(N, BN)")
