@@ -39,6 +39,8 @@ MOST_BATCH = 64
 PAUSE_S = 30.0
 """Seconds for which the thread leaves a service alone after a failed post, as :class:`~warpplan.service.client.Client`
 does. What is tuned meanwhile waits in the queue; twice as long needs a queue that is twice as long."""
+REFUSALS = (413, 422)
+"""What the service answers to a tuning that it does not take: the others of its post may fare better."""
 QUANTILE = 0
 """Of a configuration's timings in milliseconds, Triton's first is the median."""
 _log = logging.getLogger("warpplan")
@@ -171,23 +173,30 @@ class TuningListener:
         return there
 
     def _post(self, identity: Mapping[str, str], tunings: Sequence[Json]) -> bool:
-        """Post ``tunings``, in parts where they are long. False where the service is away; one that refuses is not."""
+        """Post ``tunings``, in parts where they are long, or where the service refuses one that is among them. False
+        where the service is away; one that refuses is not."""
         body = json.dumps({"device": identity["gpu"], "environment": identity, "tunings": tunings}).encode()
         if len(body) > MOST_BODY_BYTES and len(tunings) > 1:
-            middle = len(tunings) // 2
-            if self._post(identity, tunings[:middle]):
-                return self._post(identity, tunings[middle:])
-            self.lost += len(tunings) - middle
-            return False
+            return self._post_halves(identity, tunings)
         request = urllib.request.Request(self._url, data=body, headers={"Content-Type": "application/json"})
         try:
             within(self._timeout, lambda: _send(request, self._timeout))
         except (OSError, HTTPException, ValueError, RecursionError) as error:
+            status = error.code if isinstance(error, urllib.error.HTTPError) else 0
+            if status in REFUSALS and len(tunings) > 1:
+                return self._post_halves(identity, tunings)
             self.lost += len(tunings)
             _log.debug("%d tunings are lost: %s", len(tunings), error)
-            return isinstance(error, urllib.error.HTTPError) and error.code < 500
+            return 0 < status < 500
         self.posted += len(tunings)
         return True
+
+    def _post_halves(self, identity: Mapping[str, str], tunings: Sequence[Json]) -> bool:
+        middle = len(tunings) // 2
+        if self._post(identity, tunings[:middle]):
+            return self._post(identity, tunings[middle:])
+        self.lost += len(tunings) - middle
+        return False
 
 
 def _send(request: urllib.request.Request, timeout: float) -> None:
@@ -281,13 +290,15 @@ def _trial(decision: Any) -> Json:
 
 def _part(part: Any) -> str | int | float | bool | None:
     """A part of a tuning key: what JSON has stays, anything else is its text."""
+    if isinstance(part, int) and abs(part) >= 1 << 63:
+        return hex(part)  # JSON writes no more than 4,300 digits
     plain = part is None or isinstance(part, str | int) or (isinstance(part, float) and isfinite(part))
     return part if plain else str(part)
 
 
 def _config(config: Any) -> Json:
     """The fields of a ``triton.Config``; values that JSON does not have by their text."""
-    kwargs = {str(k): v if isinstance(v, bool | int | str) else str(v) for k, v in config.kwargs.items()}
+    kwargs = {str(k): _part(v) if isinstance(v, bool | int | str) else str(v) for k, v in config.kwargs.items()}
     ctas, registers = getattr(config, "num_ctas", None), getattr(config, "maxnreg", None)
     return {
         "kwargs": kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages, "num_ctas": ctas or 1,

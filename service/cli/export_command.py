@@ -43,11 +43,25 @@ ConsumerSpec = Annotated[
         "is not this environment's."
     ),
 ]
+
+
+def _folder(out: str) -> Path:
+    """``out``, which a variable that is not set would make the current folder."""
+    if not out:
+        raise InvalidInput(
+            "--out is empty: name the folder that the consumer reads, or . for this one; is the variable set?",
+            field="out", value=out,
+        )  # fmt: skip
+    return Path(out)
+
+
 CacheFolder = Annotated[
     Path,
     typer.Option(
+        parser=_folder,
+        metavar="PATH",
         help="The folder that the consumer reads: $TRITON_CACHE_DIR, $VLLM_TUNED_CONFIG_FOLDER, "
-        "$SGLANG_MOE_CONFIG_DIR, $FLA_CONFIG_DIR, $WARPPLAN_INDUCTOR_TABLE."
+        "$SGLANG_MOE_CONFIG_DIR, $FLA_CONFIG_DIR, $WARPPLAN_INDUCTOR_TABLE.",
     ),
 ]
 ModelName = Annotated[

@@ -53,6 +53,7 @@ EXPORTS = {
     "targets": ("FeedRequest", "require_options"),
     "triton_autotune": (
         "identity_of",
+        "keep_measured",
         "load_consumer",
         "note_provenance",
         "TARGET",

@@ -49,7 +49,8 @@ class SkippedRow:
 
 @dataclass(frozen=True)
 class ExportReport:
-    """``identity`` holds (name, value) pairs of all that the entries are valid for, beside their own keys."""
+    """``identity`` holds (name, value) pairs of all that the entries are valid for, beside their own keys; ``kept`` the
+    copies of files that were there, were not exported, and are replaced."""
 
     target: str
     consumer: str
@@ -57,6 +58,7 @@ class ExportReport:
     identity: tuple[tuple[str, str], ...]
     entries: tuple[ExportedEntry, ...]
     skipped: tuple[SkippedRow, ...] = ()
+    kept: tuple[str, ...] = ()
 
     def lines(self) -> tuple[str, ...]:
         """The report for people: what it is valid for, then a line an entry."""
@@ -71,6 +73,7 @@ class ExportReport:
                 for e in self.entries
             )
             + tuple(row.line() for row in self.skipped)
+            + tuple(f"  kept {path}: it was there and was not exported, or was changed since" for path in self.kept)
         )
 
 

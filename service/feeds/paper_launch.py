@@ -29,7 +29,7 @@ Check = Callable[[Any, tuple[object, ...], list[Any]], bool]
 @dataclass(frozen=True)
 class Found:
     """Where Triton looks for an entry and what it takes from it: ``None`` where it would benchmark; ``damage`` where
-    the entry is there and cannot be read."""
+    the entry is there and cannot be read, or not be launched with."""
 
     key: tuple[object, ...]
     path: str
@@ -118,7 +118,22 @@ def read_entry(consumer: ConsumerKernel, launch: Launch, gpu: Device, out: Path)
         return Found(keys[0], str(paths[0]), None)
     except _Damaged as error:
         return Found(keys[0], str(paths[0]), None, str(error))
+    if unusable := _unusable(consumer, config):
+        return Found(keys[0], str(paths[0]), None, unusable)
     return Found(keys[0], str(paths[0]), config)
+
+
+def _unusable(consumer: ConsumerKernel, config: TuningConfig) -> str:
+    """Why no launch of the kernel takes ``config``, which Triton reads without a look at it; empty where one does."""
+    names = {name for name, _ in config.kwargs}
+    always = set.intersection(*(set(listed.kwargs) for listed in consumer.tuner.configs))
+    if foreign := sorted(names - {parameter.name for parameter in consumer.function.params}):
+        return f"its configuration sets {foreign[0]}, which is no parameter"
+    if missing := sorted(always - names):
+        return f"its configuration lacks {missing[0]}"
+    numbers = (("num_warps", config.num_warps), ("num_stages", config.num_stages), ("num_ctas", config.num_ctas))
+    bad = next((f"{name} {value!r}" for name, value in numbers if type(value) is not int or value < 0), "")
+    return f"its configuration has {bad}" if bad else ""
 
 
 def tuning_of(theirs: Any) -> TuningConfig:

@@ -135,5 +135,20 @@ def write_whole(path: Path, data: bytes) -> None:
         raise
 
 
+def keep_replaced(path: Path, by: bytes | None = None) -> tuple[str, ...]:
+    """Copy the file ``path``, of which nobody knows that we wrote it, before it is replaced: hours of tuning may be in
+    it. The copy's path, ``NAME.replaced-DIGEST``, which no consumer reads; none where there is no file, or it holds
+    what it is replaced ``by``. Raises ``OSError``."""
+    try:
+        data = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
+    if data == by:
+        return ()
+    copy = path.with_name(f"{path.name}.replaced-{digest_of(data)[:12]}")
+    write_whole(copy, data)
+    return (str(copy),)
+
+
 def _today() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")

@@ -15,7 +15,6 @@ import json
 import os
 import threading
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
 
 from warpplan.service.feeds.feed_report import ExportReport, VerifyReport
@@ -23,8 +22,8 @@ from warpplan.service.feeds.moe.model_shapes import MoeLayer
 from warpplan.service.feeds.moe.moe_choice import MoeChooser
 from warpplan.service.feeds.moe.moe_feed import MoeConsumer, PlannedTable, Table, export_tables, verify_tables
 from warpplan.service.feeds.moe.table_files import TableKey
-from warpplan.service.feeds.moe_facts.absent_imports import run_file
-from warpplan.service.feeds.moe_facts.installed_consumer import InstalledConsumer
+from warpplan.service.feeds.moe_facts.absent_imports import function_in, run_file
+from warpplan.service.feeds.moe_facts.installed_consumer import InstalledConsumer, version_in
 from warpplan.service.feeds.moe_facts.moe_kernels import SGLANG
 from warpplan.service.feeds.moe_facts.tuning_space import TOKENS
 from warpplan.service.feeds.targets import FeedRequest
@@ -52,11 +51,8 @@ def _triton(installed: InstalledConsumer | None, settings: Mapping[str, str]) ->
     """The job's Triton, which names the folder: as given, as installed beside SGLang, or the tested one."""
     if "triton" in settings:
         return settings["triton"]
-    if installed is not None:
-        for distribution in metadata.distributions(path=[str(installed.site)]):
-            if distribution.name == "triton":
-                return distribution.version
-    return DEFAULT_TRITON
+    beside = None if installed is None else version_in(installed.site, "triton")
+    return beside or DEFAULT_TRITON
 
 
 def _place(key: TableKey, settings: Mapping[str, str]) -> str:
@@ -92,7 +88,7 @@ def _read(
         before = os.environ.get(FOLDER_VARIABLE)
         os.environ[FOLDER_VARIABLE] = str(out)
         try:
-            found: Mapping[int, Mapping[str, object]] | None = module.get_moe_configs(
+            found: Mapping[int, Mapping[str, object]] | None = function_in(module, "get_moe_configs")(
                 key.experts, key.columns, key.selector or None, block_n, block_k,
                 per_channel_quant=key.per_channel, down_moe=key.down,
             )  # fmt: skip

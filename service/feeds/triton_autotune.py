@@ -89,8 +89,9 @@ def _consumer(request: FeedRequest) -> str:
 def export_triton(
     consumer: str, rows: Iterable[ExportRow], out: Path, options: Options | None = None, *, planner: str = ""
 ) -> ExportReport:
-    """Write an entry for each row into ``out``, the consumer's ``$TRITON_CACHE_DIR``; existing entries are replaced. A
-    row with an option of its shape is skipped: the consumer's key tells it from no other.
+    """Write an entry for each row into ``out``, the consumer's ``$TRITON_CACHE_DIR``; existing entries are replaced,
+    and what a job has measured is kept beside. A row with an option of its shape is skipped: the consumer's key tells
+    it from no other.
 
     ``consumer`` is ``FILE.py:function`` or ``package.module:function``; importing it runs its module. Needs triton, no
     GPU and no torch (unless the consumer's module imports it). Each entry is written atomically: ``out`` may be in use.
@@ -117,6 +118,7 @@ def export_triton(
                 field="rows",
                 value=[_label(other), _label(row)],
             )
+    kept = [copy for path in seen for copy in keep_measured(Path(path))]
     entries = []
     for row, config, time_us in chosen:
         written = write_entry(loaded, _launch(loaded, kernel, row, options), device(row.device), config, time_us, out)
@@ -124,7 +126,7 @@ def export_triton(
         note_provenance(Path(written.path), row.device, codec.key(row.profile), planner)
     identity = identity_of(loaded, [row.device for row, _, _ in chosen])
     write_manifest(loaded, out, identity)
-    return ExportReport(TARGET, consumer, str(out), identity, tuple(entries), skipped)
+    return ExportReport(TARGET, consumer, str(out), identity, tuple(entries), skipped, tuple(kept))
 
 
 def verify_triton(consumer: str, rows: Iterable[ExportRow], out: Path, options: Options | None = None) -> VerifyReport:
@@ -167,6 +169,19 @@ def note_provenance(entry: Path, device_name: str, profile_key: str, planner: st
         profile=profile_key, planner=planner, versions={"triton": triton.__version__},
     )  # fmt: skip
     provenance.write_beside(entry, replace(made, digest=provenance.digest_of(entry.read_bytes())))
+
+
+def keep_measured(entry: Path) -> tuple[str, ...]:
+    """The copy of the entry at ``entry``, about to be replaced, where no plan made it; see
+    :func:`~warpplan.service.feeds.provenance.keep_replaced`. Raises :class:`StoreError`."""
+    found = provenance.read_beside(entry)
+    if found is not None and found.profile:
+        return ()
+    try:
+        return provenance.keep_replaced(entry)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StoreError(f"cannot write beside {entry}: {reason}", field="out", value=str(entry.parent)) from error
 
 
 def why_stale(entry: Path, device_name: str) -> str:
@@ -277,8 +292,9 @@ def _manifest(consumer: ConsumerKernel, out: Path) -> Path:
 
 def write_manifest(consumer: ConsumerKernel, out: Path, identity: Identity) -> None:
     path = _manifest(consumer, out)
+    fields = {"target": TARGET, "consumer": consumer.name, "identity": dict(identity)}
     try:
-        path.write_text(json.dumps({"target": TARGET, "consumer": consumer.name, "identity": dict(identity)}, indent=2))
+        provenance.write_whole(path, json.dumps(fields, indent=2).encode())
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror}", field="out", value=str(out)) from error
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
 
 from warpplan.service.feeds.feed_report import ExportReport, VerifyReport
@@ -21,8 +20,8 @@ from warpplan.service.feeds.moe.model_shapes import MoeLayer
 from warpplan.service.feeds.moe.moe_choice import MoeChooser
 from warpplan.service.feeds.moe.moe_feed import MoeConsumer, PlannedTable, export_tables, verify_tables
 from warpplan.service.feeds.moe.table_files import TableKey
-from warpplan.service.feeds.moe_facts.absent_imports import run_file
-from warpplan.service.feeds.moe_facts.installed_consumer import InstalledConsumer
+from warpplan.service.feeds.moe_facts.absent_imports import function_in, run_file
+from warpplan.service.feeds.moe_facts.installed_consumer import InstalledConsumer, version_in
 from warpplan.service.feeds.moe_facts.moe_kernels import VLLM
 from warpplan.service.feeds.moe_facts.tuning_space import TOKENS
 from warpplan.service.feeds.targets import FeedRequest
@@ -65,7 +64,7 @@ def _read(
     }
     module = run_file(installed.site / VLLM.path, ("vllm", "torch"), given)
     block_n, block_k = key.block or (0, 0)
-    found: Mapping[int, Mapping[str, object]] | None = module.get_moe_configs(
+    found: Mapping[int, Mapping[str, object]] | None = function_in(module, "get_moe_configs")(
         key.experts, key.columns, key.selector or None, block_n, block_k
     )
     return found
@@ -75,11 +74,8 @@ def _triton(installed: InstalledConsumer | None, settings: Mapping[str, str]) ->
     """The Triton that the job has. No part of a table's name: known only where it is installed or given."""
     if "triton" in settings:
         return settings["triton"]
-    site = [] if installed is None else [str(installed.site)]
-    for distribution in metadata.distributions(path=site) if site else ():
-        if distribution.name == "triton":
-            return distribution.version
-    return "not known"
+    beside = None if installed is None else version_in(installed.site, "triton")
+    return beside or "not known"
 
 
 VLLM_CONSUMER = MoeConsumer(

@@ -3,8 +3,10 @@
 """
 
 EXPORTS = {
+    "derived_values": ("heuristics_of",),
     "kernel_choice": ("choices", "choose", "KernelChoice"),
     "launch_jobs": ("*",),
     "launch_ranking": ("*",),
+    "size_words": ("*",),
     "tuned_entries": ("export_tuned", "verify_tuned"),
 }

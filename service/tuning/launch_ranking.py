@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from warpplan.kernels.compiler.costing.pipelined.assembled_first import as_assembled, assembled_first
@@ -25,19 +24,17 @@ from warpplan.planner.values.profile import Profile
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service.feeds.consumer_kernel import find
 from warpplan.service.store.tuned.kernel_answer_store import KernelAnswer
-from warpplan.service.tuning.size_formulas import evaluate
+from warpplan.service.tuning.derived_values import Heuristic, argument_of, derived
+from warpplan.service.tuning.size_formulas import evaluate, number_of
 
 if TYPE_CHECKING:
     from warpplan.kernels.compile import CompiledReport
 
-MOST_CONFIGS = 2_000
-"""Configurations at most: each takes a few tenths of a second."""
 HOPPER = 90
 SMS = "NUM_SMS"
 """The name that a grid may use for the device's SMs."""
 MOST_PROGRAMS = (2**31 - 1, 65_535, 65_535)
 """Programs along each axis of a launch (CUDA C++ Programming Guide, "Compute Capabilities")."""
-OPTIONS = ("num_warps", "num_stages", "num_ctas")
 _POINTER = re.compile(r"(\*\w+)\s*\[(.+)\](\s*:\s*\d+)?")
 """A pointer with its elements: ``*bf16[M * K]``, or ``*bf16[M * K]:1`` where it is not aligned."""
 _BARE = r"\1\3"
@@ -50,24 +47,27 @@ class TuningTask:
     """A kernel and what it is launched with. ``signature`` gives the parameters that neither a configuration nor a
     shape does, as ``warpplan ws`` takes them; values may be expressions of the shape's sizes, and a pointer may say how
     many elements lie behind it, ``a_ptr=*bf16[M * K]``, which measuring needs. ``grid`` is up to three expressions of
-    sizes and a configuration's constants, separated by commas outside of brackets."""
+    sizes and a configuration's constants, separated by commas outside of brackets. ``heuristics`` are those of the
+    kernel's ``@triton.heuristics``, the outermost first."""
 
     spec: str
     signature: str
     grid: str
     configs: tuple[TuningConfig, ...]
+    heuristics: tuple[Heuristic, ...] = ()
 
 
 @dataclass(frozen=True)
 class TunedConfig:
     """``time`` as predicted; ``traffic_known`` whether every address was, or loads that are looked up in memory were
-    counted as touching nothing twice."""
+    counted as touching nothing twice; ``trips_known`` whether every loop's length was, or a number stood for it."""
 
     config: TuningConfig
     time: LaunchTime
     programs: int
     dram_bytes: float
     traffic_known: bool
+    trips_known: bool = True
 
 
 @dataclass(frozen=True)
@@ -79,12 +79,14 @@ class _Candidate:
     model: LaunchModel
     launch: LaunchFacts
     traffic_known: bool
+    trips_known: bool
     neighbour_bytes: float
 
     @cached_property
     def tuned(self) -> TunedConfig:
         time = self.model.time(self.launch)
-        return TunedConfig(self.config, time, int(self.launch.blocks), self.launch.dram_bytes, self.traffic_known)
+        known = self.traffic_known, self.trips_known
+        return TunedConfig(self.config, time, int(self.launch.blocks), self.launch.dram_bytes, *known)
 
     @property
     def place(self) -> tuple[float, int, float]:
@@ -119,32 +121,6 @@ def listed_configs(spec: str) -> tuple[TuningConfig, ...]:
     return ()
 
 
-def space(text: str) -> tuple[TuningConfig, ...]:
-    """The configurations of ``"BLOCK_M=64,128 BLOCK_N=128 num_warps=4,8 num_stages=3"``: every combination.
-
-    Raises :class:`InvalidInput` for a word that is none, and for more than :data:`MOST_CONFIGS`.
-    """
-    lists: dict[str, list[int]] = {}
-    for word in text.split():
-        name, equals, values = word.partition("=")
-        if not equals or not name.isidentifier() or name in lists or not all(v.isdigit() for v in values.split(",")):
-            raise InvalidInput(
-                f"--space {word!r}: expected NAME=NUMBER,NUMBER once a name, such as BLOCK_M=64,128", field="space",
-                value=word,
-            )  # fmt: skip
-        lists[name] = list(dict.fromkeys(map(int, values.split(","))))
-    if (count := math.prod(map(len, lists.values()))) > MOST_CONFIGS:
-        raise InvalidInput(
-            f"--space: {count} configurations, at most {MOST_CONFIGS}", field="space", value=count, limit=MOST_CONFIGS
-        )
-    found = []
-    for chosen in product(*lists.values()):
-        one = dict(zip(lists, chosen, strict=True))
-        kwargs = tuple((name, value) for name, value in one.items() if name not in OPTIONS)
-        found.append(TuningConfig(kwargs, one.get("num_warps", 4), one.get("num_stages", 3), one.get("num_ctas", 1)))
-    return tuple(found)
-
-
 class Tuner:
     """One task over several shapes: a configuration is captured once for all that specialise alike."""
 
@@ -172,7 +148,8 @@ class Tuner:
 
     def grid(self, shape: Mapping[str, int], config: TuningConfig) -> tuple[int, int, int]:
         """The launch's programs along each axis."""
-        names = {SMS: self.device.sm_count, **_whole(dict(config.kwargs)), **shape}
+        own = {**self._derived(shape, config), **dict(config.kwargs)}
+        names = {SMS: self.device.sm_count, **_whole(own), **shape}
         sizes = [evaluate(part, names, "grid") for part in _split(self.task.grid)]
         if not 1 <= len(sizes) <= 3 or any(size < 1 for size in sizes):
             raise InvalidInput(
@@ -203,7 +180,8 @@ class Tuner:
         memory = launch_memory(paper, sizes, grid, self.device, resident * self.device.sm_count)
         cold = min(1.0, memory.dram_loaded_bytes / memory.loaded_bytes) if memory.loaded_bytes else 1.0
         launch = replace(launch, trips=memory.trips, dram_bytes=memory.dram_bytes, cold=cold)
-        return _Candidate(config, text, model, launch, memory.known, neighbour_bytes(paper, sizes, grid))
+        neighbours = neighbour_bytes(paper, sizes, grid)
+        return _Candidate(config, text, model, launch, memory.known, memory.counted, neighbours)
 
     def _assemble(self, candidate: _Candidate) -> _Candidate | str:
         """``candidate`` with what ptxas makes of it; why it cannot run."""
@@ -237,11 +215,10 @@ class Tuner:
 
     def arguments(self, shape: Mapping[str, int], config: TuningConfig) -> tuple[str, dict[str, int]]:
         """The kernel's signature for ``shape`` and ``config``, and its whole-number arguments by name."""
-        from warpplan.kernels.compiler.inspection.signature import parse_signature
-
-        given = dict(parse_signature(self.task.signature)) if self.task.signature.strip() else {}
+        given = self._given
         constants: dict[str, Any] = dict(config.kwargs)
         parameters = {parameter.name: parameter for parameter in self.kernel.params}
+        _require_given_once(given, shape, constants)
         unknown = next((name for name in constants if name not in parameters), None)
         if unknown is not None:
             raise InvalidConfig(
@@ -250,9 +227,17 @@ class Tuner:
             )  # fmt: skip
         pieces: list[str] = []
         sizes: dict[str, int] = {}
+        found = self._derived(shape, config)
         for name, parameter in parameters.items():
             if name in constants:
                 pieces.append(f"{name}={constants[name]!r}")
+            elif name in found:
+                number = found[name]
+                if type(number) is int and not parameter.is_constexpr:
+                    sizes[name] = number
+                    pieces.append(f"{name}={_specialised(number)}")
+                else:
+                    pieces.append(f"{name}={number!r}")
             elif name in given or name in shape:
                 word = _POINTER.sub(_BARE, given.get(name, str(shape.get(name))))
                 described = _DESCRIPTOR.fullmatch(word)
@@ -272,20 +257,38 @@ class Tuner:
             pieces.append(f"{left_over}={given[left_over]}")  # refused by the reader of signatures, with the list
         return ", ".join(pieces), sizes
 
-    def elements(self, shape: Mapping[str, int]) -> dict[str, int]:
-        """How many elements lie behind each pointer whose signature says so."""
+    def _derived(self, shape: Mapping[str, int], config: TuningConfig) -> dict[str, object]:
+        """What the kernel's heuristics make of the other arguments, as a launch has it whatever the signature says; of
+        a heuristic that asks for more than is known here, the signature's value counts."""
+        if not self.task.heuristics:
+            return {}
+        given = self._given
+        known: dict[str, object] = {name: argument_of(word, shape) for name, word in given.items()}
+        known |= {**shape, **dict(config.kwargs), "num_warps": config.num_warps, "num_stages": config.num_stages}
+        found, failed = derived(self.task.heuristics, known)
+        lacking = next((name for name in failed if name not in given and name not in shape), None)
+        if lacking is not None:
+            raise InvalidInput(
+                f"signature: {lacking}: missing, and its heuristic raised {failed[lacking]}: give its value",
+                field="signature", value=lacking,
+            )  # fmt: skip
+        return found
+
+    @cached_property
+    def _given(self) -> dict[str, str]:
+        """The words of the signature by parameter."""
         from warpplan.kernels.compiler.inspection.signature import parse_signature
 
-        given = parse_signature(self.task.signature) if self.task.signature.strip() else {}
-        sized = {name: found[2] for name, word in given.items() if (found := _POINTER.fullmatch(word))}
+        return dict(parse_signature(self.task.signature)) if self.task.signature.strip() else {}
+
+    def elements(self, shape: Mapping[str, int]) -> dict[str, int]:
+        """How many elements lie behind each pointer whose signature says so."""
+        sized = {name: found[2] for name, word in self._given.items() if (found := _POINTER.fullmatch(word))}
         return {name: evaluate(text, shape, f"signature.{name}") for name, text in sized.items()}
 
     def answer(self, tuned: TunedShape, profile: str, planner: str) -> KernelAnswer:
         """``tuned`` as it is kept. What lies behind pointers is for measuring, and no part of the question."""
-        from warpplan.kernels.compiler.inspection.signature import parse_signature
-
-        given = parse_signature(self.task.signature) if self.task.signature.strip() else {}
-        signature = ", ".join(f"{name}={_POINTER.sub(_BARE, word)}" for name, word in sorted(given.items()))
+        signature = ", ".join(f"{name}={_POINTER.sub(_BARE, word)}" for name, word in sorted(self._given.items()))
         ranked = tuple((sorted_kwargs(t.config), t.time.time_us) for t in tuned.ranked if math.isfinite(t.time.time_us))
         return KernelAnswer(
             self.kernel.__name__, self.kernel.cache_key, tuple(sorted(tuned.shape.items())), signature,
@@ -321,21 +324,24 @@ class Tuner:
         return facts_of(capture(at_cut)), PaperKernel(at_cut)
 
 
+def _require_given_once(given: Mapping[str, str], shape: Mapping[str, int], constants: Mapping[str, object]) -> None:
+    """Raise :class:`InvalidInput` for a parameter that the signature gives otherwise than the shape or the
+    configuration does: a size of no known value is a loop of no known length."""
+    for name, word in given.items():
+        holder, value = ("--shapes", shape.get(name)) if name in shape else ("a configuration", constants.get(name))
+        if value is not None and number_of(word, shape) != value and word != repr(value):
+            raise InvalidInput(
+                f"signature: {name} = {word}: {holder} gives {name}={value}: leave it out of the signature",
+                field="signature", value=word,
+            )  # fmt: skip
+
+
 def sorted_kwargs(config: TuningConfig) -> TuningConfig:
     """``config`` as the store reads it back."""
     return TuningConfig.of(
         dict(config.kwargs), num_warps=config.num_warps, num_stages=config.num_stages, num_ctas=config.num_ctas,
         maxnreg=config.maxnreg,
     )  # fmt: skip
-
-
-def number_of(word: str, shape: Mapping[str, int]) -> int | None:
-    """``word`` as a whole number, or an expression of ``shape``; ``None`` where it is a type or another value."""
-    if word.lstrip("-").isdigit():
-        return int(word)
-    if any(name in shape for name in _words(word)):
-        return evaluate(word, shape, "signature")
-    return None
 
 
 def _whole(constants: Mapping[str, Any]) -> dict[str, int]:
@@ -346,10 +352,6 @@ def _box(described: re.Match[str], sizes: Mapping[str, int], name: str) -> str:
     """A descriptor's type with its box in numbers."""
     box = ", ".join(str(evaluate(part, sizes, f"signature.{name}")) for part in _split(described[2]))
     return f"{described[1]}[{box}]"
-
-
-def _words(text: str) -> list[str]:
-    return "".join(c if c.isalnum() or c == "_" else " " for c in text).split()
 
 
 def _specialised(number: int) -> str:
@@ -370,16 +372,3 @@ def _split(text: str) -> list[str]:
         else:
             parts[-1] += c
     return [part for part in parts if part.strip()]
-
-
-def shape_named(words: Sequence[str]) -> dict[str, int]:
-    """``["M=4096", "N=4096"]`` as sizes by name. Raises :class:`InvalidInput`."""
-    found: dict[str, int] = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not equals or not name.isidentifier() or not value.isdigit() or name in found:
-            raise InvalidInput(
-                f"--shapes: {word!r}: expected NAME=NUMBER once a name, such as M=4096", field="shapes", value=word
-            )
-        found[name] = int(value)
-    return found

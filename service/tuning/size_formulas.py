@@ -14,7 +14,32 @@ _OPERATORS: dict[type, Callable[[int, int], int]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }  # fmt: skip
-_FUNCTIONS: dict[str, Callable[..., int]] = {"cdiv": lambda a, b: -(-a // b), "min": min, "max": max}
+
+
+def cdiv(a: int, b: int) -> int:
+    """``a`` over ``b``, rounded up."""
+    return -(-a // b)
+
+
+_FUNCTIONS: dict[str, Callable[..., int]] = {"cdiv": cdiv, "min": min, "max": max}
+
+
+def whole_number(text: str) -> int | None:
+    """``text`` as a whole number of at most :data:`MOST_VALUE`, a minus before it or not; ``None`` for anything else.
+    For ``isdigit`` alone "²" is a digit, and ``int`` takes no more than 4,300 of them."""
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= len(str(MOST_VALUE))):
+        return None
+    return int(text) if int(digits) <= MOST_VALUE else None
+
+
+def number_of(word: str, shape: Mapping[str, int]) -> int | None:
+    """``word`` as a whole number, or an expression of ``shape``; ``None`` where it is a type or another value."""
+    if (number := whole_number(word)) is not None:
+        return number
+    if any(name in shape for name in _words(word)):
+        return evaluate(word, shape, "signature")
+    return None
 
 
 def evaluate(text: str, names: Mapping[str, int], field: str) -> int:
@@ -51,3 +76,7 @@ def _value(node: ast.expr, names: Mapping[str, int]) -> int:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS:
         return _FUNCTIONS[node.func.id](*(_value(argument, names) for argument in node.args))
     raise ValueError("expected whole numbers, names, + - * // %, cdiv(), min() and max()")
+
+
+def _words(text: str) -> list[str]:
+    return "".join(c if c.isalnum() or c == "_" else " " for c in text).split()

@@ -6,18 +6,18 @@ arguments of a launch are those of the signature that the kernel was tuned with.
 
 from __future__ import annotations
 
-import ast
 from pathlib import Path
 
 from warpplan.planner.errors import InvalidInput
 from warpplan.planner.values.device import device
-from warpplan.service.feeds.consumer_kernel import ConsumerKernel, Launch, Tensor, positional_first
+from warpplan.service.feeds.consumer_kernel import ConsumerKernel, Launch, positional_first
 from warpplan.service.feeds.feed_report import ExportedEntry, ExportReport, VerifiedEntry, VerifyReport
 from warpplan.service.feeds.paper_launch import Found, read_entry, write_entry
 from warpplan.service.feeds.provenance import why_unknown
 from warpplan.service.feeds.triton_autotune import (
     TARGET,
     identity_of,
+    keep_measured,
     load_consumer,
     note_provenance,
     why_missing,
@@ -26,9 +26,9 @@ from warpplan.service.feeds.triton_autotune import (
 )
 from warpplan.service.store.tuned.kernel_answer_store import KernelAnswer, KernelAnswers
 from warpplan.service.store.tuned.tuning_store import Tunings
+from warpplan.service.tuning.derived_values import argument_of
 from warpplan.service.tuning.kernel_choice import KernelChoice, choices
-from warpplan.service.tuning.launch_child import TORCH_TYPES
-from warpplan.service.tuning.launch_ranking import number_of, sorted_kwargs
+from warpplan.service.tuning.launch_ranking import sorted_kwargs
 
 
 def export_tuned(spec: str, answers: KernelAnswers, tunings: Tunings, device_name: str, out: Path) -> ExportReport:
@@ -47,6 +47,7 @@ def export_tuned(spec: str, answers: KernelAnswers, tunings: Tunings, device_nam
                 "configurations: its key does not tell them apart",
                 field="consumer", value=spec,
             )  # fmt: skip
+    kept = [copy for path in seen for copy in keep_measured(Path(path))]
     entries = []
     for choice in found:
         answer, time_us = choice.answer, _time_us(choice)
@@ -56,7 +57,7 @@ def export_tuned(spec: str, answers: KernelAnswers, tunings: Tunings, device_nam
         note_provenance(Path(written.path), answer.device, answer.profile, answer.planner)
     identity = identity_of(consumer, [device_name])
     write_manifest(consumer, out, identity)
-    return ExportReport(TARGET, spec, str(out), identity, tuple(entries))
+    return ExportReport(TARGET, spec, str(out), identity, tuple(entries), kept=tuple(kept))
 
 
 def verify_tuned(spec: str, answers: KernelAnswers, tunings: Tunings, device_name: str, out: Path) -> VerifyReport:
@@ -114,21 +115,8 @@ def _launch(consumer: ConsumerKernel, answer: KernelAnswer) -> Launch:
     for parameter in consumer.function.params:
         name = parameter.name
         if name in words and name not in consumer.tuned_names and name not in consumer.derived_names:
-            values[name] = _argument(words[name], dict(answer.shape))
+            values[name] = argument_of(words[name], dict(answer.shape))
     return positional_first([parameter.name for parameter in consumer.function.params], values)
-
-
-def _argument(word: str, shape: dict[str, int]) -> object:
-    element = word.removeprefix("*").partition(":")[0].strip()
-    if word.startswith("*"):
-        return Tensor(TORCH_TYPES.get(element, element))
-    number = number_of(word, shape)
-    if number is not None:
-        return number
-    try:
-        return ast.literal_eval(word)
-    except (ValueError, SyntaxError):
-        return None  # a descriptor, or a number of no value: neither is in Triton's key
 
 
 def _time_us(choice: KernelChoice) -> float:

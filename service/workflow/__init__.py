@@ -15,7 +15,6 @@ EXPORTS = {
         "innermost",
         "inspect_kernel",
         "Inspection",
-        "kernel_at",
         "layers_at",
         "to_json",
     ),

@@ -56,14 +56,9 @@ def parse_scheme(text: str) -> Strategy | None:
     return None if text.strip() in (STOCK, *ALONE) else strategy_from_text(text, words=(STOCK, BEST))
 
 
-def kernel_at(spec: str) -> Any:
-    """The ``JITFunction`` at ``FILE.py:function`` or ``package.module:function``, taken out of ``@triton.autotune`` and
-    the like. Importing it runs its module. Raises :class:`InvalidInput` where there is none, or no Triton."""
-    return innermost(layers_at(spec), spec)
-
-
 def layers_at(spec: str) -> Any:
-    """What is at ``spec``, whatever stands around the kernel. Raises :class:`InvalidInput` as :func:`kernel_at`."""
+    """What is at ``FILE.py:function`` or ``package.module:function``, whatever stands around the kernel. Importing it
+    runs its module. Raises :class:`InvalidInput` where there is nothing, or no Triton."""
     from warpplan.service.feeds.consumer_kernel import find
 
     try:
@@ -76,7 +71,8 @@ def layers_at(spec: str) -> Any:
 
 
 def innermost(layers: Any, spec: str) -> Any:
-    """The ``JITFunction`` in ``layers``, which were found at ``spec``. Raises :class:`InvalidInput`."""
+    """The ``JITFunction`` in ``layers``, taken out of ``@triton.autotune`` and the like, which were found at ``spec``.
+    Raises :class:`InvalidInput` where there is none."""
     from triton.runtime.jit import JITFunction
 
     found = layers

@@ -260,6 +260,26 @@ def test_what_cannot_be_told_is_left_out_and_the_rest_is_posted(url: str, http: 
     assert row["key"] == ["inf", "<class 'object'>", None, 2.5, True]
 
 
+def test_one_tuning_that_the_service_refuses_costs_itself(url: str, http: httpx.Client) -> None:
+    with listen(url, interval_s=60) as listener:
+        for number in range(40):
+            listener(**event({64: [0.5]}, key=tuple(range(1000)) if number == 20 else (number,)))
+        listener.flush()
+    assert (listener.posted, listener.lost) == (39, 1)
+    assert sorted(row["key"] for row in kept(http)) == [[n] for n in range(40) if n != 20]
+
+
+def test_a_number_that_json_cannot_write_is_told_in_hexadecimal(url: str, http: httpx.Client) -> None:
+    with listen(url, interval_s=60) as listener:
+        listener(**event({64: [0.5]}, key=(1 << 63, -(1 << 62))))
+        listener(**event({64: [0.5]}, key=(10**5000,)))
+        listener.flush()
+    assert listener.lost == 0
+    keys = [row["key"] for row in kept(http)]
+    assert [hex(10**5000)] in keys
+    assert ["0x8000000000000000", -(1 << 62)] in keys
+
+
 def test_a_long_report_is_posted_in_parts(url: str, store: Store, http: httpx.Client) -> None:
     """The service of these tests takes 20,000 bytes at once; a part that is still too long is lost alone."""
     with pytest.MonkeyPatch.context() as patch:

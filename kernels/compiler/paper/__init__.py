@@ -3,5 +3,5 @@ that loops have lengths and tiles have places.
 """
 
 EXPORTS = {
-    "paper_programs": ("PaperKernel", "PaperProgram", "TileAccess"),
+    "paper_programs": ("PaperKernel", "PaperProgram", "TileAccess", "UNKNOWN_TRIPS"),
 }

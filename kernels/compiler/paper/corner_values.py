@@ -70,10 +70,15 @@ def corner(operation: IrOperation, read: Sequence[Corner]) -> Corner:
     return _number(operation, a, b)
 
 
+def holds(comparison: IrOperation, a: int, b: int) -> bool:
+    """Whether the ``arith.cmpi`` ``comparison`` is true of ``a`` and ``b``."""
+    return _PREDICATES[comparison.tokens[0].rstrip(",")](a, b)
+
+
 def _number(operation: IrOperation, a: int, b: int) -> int | None:
     name = operation.name
     if name == "arith.cmpi":
-        return int(_PREDICATES[operation.tokens[0].rstrip(",")](a, b))
+        return int(holds(operation, a, b))
     undefined = (name.startswith(("arith.div", "arith.rem", "arith.floordiv", "arith.ceildiv")) and b == 0) or (
         name.startswith("arith.sh") and not 0 <= b < MOST_SHIFT
     )

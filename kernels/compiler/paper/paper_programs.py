@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from warpplan.kernels.compiler.analysis.operation_kinds import TMA_LOADS, TMA_STORES, result_types
-from warpplan.kernels.compiler.paper.corner_values import Corner, Place, corner
-from warpplan.kernels.compiler.ttgir.control import read_branch, read_loop
+from warpplan.kernels.compiler.paper.corner_values import Corner, Place, corner, holds
+from warpplan.kernels.compiler.ttgir.control import WhileLoop, read_branch, read_loop, read_while
 from warpplan.kernels.compiler.ttgir.functions import arguments
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region
 from warpplan.kernels.compiler.ttgir.names import unique_names
@@ -45,10 +45,12 @@ class TileAccess:
 
 @dataclass
 class PaperProgram:
-    """What one program did: iterations by loop, in the capture's order, and its accesses."""
+    """What one program did: iterations by loop, in the capture's order, and its accesses. ``counted`` is false where a
+    loop's length depends on data, or follows no straight line: :data:`UNKNOWN_TRIPS` stand for it."""
 
     trips: list[float]
     accesses: list[TileAccess] = field(default_factory=list)
+    counted: bool = True
 
 
 class PaperKernel:
@@ -102,7 +104,7 @@ class _Reader:
         elif name == "scf.if":
             self._branch(operation, names, times)
         elif name == "scf.while":
-            self.done.trips[self.kernel.loops[id(operation)]] += times * UNKNOWN_TRIPS
+            self._while(operation, names, times)
         elif name == "tt.get_program_id":
             names[operation.result] = self.ids[AXES[operation.tokens[0]]]
         elif name == "tt.get_num_programs":
@@ -122,6 +124,8 @@ class _Reader:
         trips: float = UNKNOWN_TRIPS
         if isinstance(start, int) and isinstance(end, int) and isinstance(step, int) and step > 0:
             trips = max(0, -(-(end - start) // step))
+        else:
+            self.done.counted = False
         self.done.trips[self.kernel.loops[id(operation)]] += times * trips
         names[loop.variable] = start
         for inside, initial, _, result in loop.carried:
@@ -129,6 +133,51 @@ class _Reader:
             names[result] = None
         if trips:
             self.region(loop.body, names, times * trips)
+
+    def _while(self, operation: IrOperation, names: dict[str, Corner], times: float) -> None:
+        """As many iterations as two numbers that are compared, and whose difference changes evenly, take to meet."""
+        loop = read_while(operation)
+        state = [names.get(initial) for _, initial, _ in loop.carried]
+        trips = self._trips(loop, names, state)
+        if trips is None:
+            self.done.counted = False
+            trips = UNKNOWN_TRIPS
+        self.done.trips[self.kernel.loops[id(operation)]] += times * trips
+        handed = self._test(loop, names, state, times * (trips + 1))
+        if trips:
+            names |= zip((inside for inside, *_ in loop.handed), handed, strict=True)
+            self.region(loop.after, names, times * trips)
+        names |= dict.fromkeys(result for *_, result in loop.handed)
+
+    def _trips(self, loop: WhileLoop, names: dict[str, Corner], state: list[Corner]) -> int | None:
+        """Iterations of ``loop`` from ``state`` on; ``None`` where they are not known. Nothing that is run is noted."""
+        scratch = _Reader(self.kernel, PaperProgram([0.0] * len(self.kernel.loops)), self.ids, self.grid, self.alike)
+        name = loop.condition.operands[0]
+        test = next((o for o in loop.before.operations if o.name == "arith.cmpi" and o.result == name), None)
+        if test is None:
+            return None
+        apart: list[int] = []
+        for _ in range(3):
+            inner = dict(names)
+            handed = scratch._test(loop, inner, state, 1.0)
+            a, b = (inner.get(value) for value in self.kernel.operands[id(test)])
+            if not isinstance(a, int) or not isinstance(b, int):
+                return None
+            if not apart and not holds(test, a, b):
+                return 0
+            apart.append(a - b)
+            inner |= zip((inside for inside, *_ in loop.handed), handed, strict=True)
+            state = scratch.region(loop.after, inner, 1.0)
+        first, step = apart[0], apart[1] - apart[0]
+        if not step or apart[2] - apart[1] != step:
+            return None
+        near = max(1, -first // step)
+        return next((n for n in range(near, near + 3) if not holds(test, first + step * n, 0)), None)
+
+    def _test(self, loop: WhileLoop, names: dict[str, Corner], state: list[Corner], times: float) -> list[Corner]:
+        """Run the part of ``loop`` that decides whether it goes on; what it hands to its body."""
+        names |= zip((inside for inside, *_ in loop.carried), state, strict=True)
+        return self.region(loop.before, names, times)[1:]
 
     def _branch(self, operation: IrOperation, names: dict[str, Corner], times: float) -> None:
         branch = read_branch(operation)

@@ -136,12 +136,14 @@ def _task(
 ) -> tuple[Tuner, list[dict[str, int]], str]:
     """What is to be ranked, for which sizes, and the key of the profile."""
     from warpplan.planner.values.device import device as known_device
-    from warpplan.service.tuning import launch_ranking
-    from warpplan.service.workflow.specialization import kernel_at
+    from warpplan.service.tuning import launch_ranking, size_words
+    from warpplan.service.tuning.derived_values import heuristics_of
+    from warpplan.service.workflow.specialization import innermost, layers_at
 
-    sizes = [launch_ranking.shape_named(text.replace(",", " ").split()) for text in shapes]
-    function = kernel_at(kernel)
-    configs = launch_ranking.space(space) if space else launch_ranking.listed_configs(kernel)
+    sizes = [size_words.shape_named(text.replace(",", " ").split()) for text in shapes]
+    layers = layers_at(kernel)
+    function = innermost(layers, kernel)
+    configs = size_words.space(space) if space else launch_ranking.listed_configs(kernel)
     if not configs:
         raise InvalidInput(
             f"{kernel} is not under @triton.autotune: give the configurations with --space", field="space", value=kernel
@@ -155,7 +157,7 @@ def _task(
             field="device", value=name,
             limit=launch_ranking.HOPPER,
         )  # fmt: skip
-    task = launch_ranking.TuningTask(kernel, signature, grid, configs)
+    task = launch_ranking.TuningTask(kernel, signature, grid, configs, heuristics_of(layers))
     found = profiles.of(name)
     return launch_ranking.Tuner(task, function, found.profile, gpu), sizes, found.key
 
@@ -195,6 +197,7 @@ def _show(
     kernel: str, tuned: TunedShape, limit: int, measured: Mapping[TuningConfig, LaunchTiming],
     choice: KernelChoice | None,
 ) -> None:  # fmt: skip
+    from warpplan.kernels.compiler.paper.paper_programs import UNKNOWN_TRIPS
     from warpplan.service.tuning.launch_ranking import sorted_kwargs
     from warpplan.service.views.sections import Section
     from warpplan.service.views.text import section_lines
@@ -215,6 +218,8 @@ def _show(
     notes = [f"left out: {_words(c)}: {why}" for c, why in tuned.refused]
     if any(not t.traffic_known for t in tuned.ranked):
         notes.append("some addresses are looked up in memory: what they load is counted as never shared")
+    if any(not t.trips_known for t in tuned.ranked):
+        notes.append(f"the length of a loop depends on data: {UNKNOWN_TRIPS} iterations stand for it")
     if tuned.missing:
         notes.append(f"priced without a measurement of its kind: {', '.join(tuned.missing)}")
     if choice is not None and choice.measured is not None:
@@ -238,6 +243,7 @@ def _plain(tuned: TunedShape, measured: Mapping[TuningConfig, LaunchTiming]) -> 
             "config": t.config.as_dict(), "predicted_us": t.time.time_us if math.isfinite(t.time.time_us) else None,
             "bound_by": t.time.bound_by, "parts_us": dict(t.time.parts), "resident": t.time.resident,
             "programs": t.programs, "dram_bytes": t.dram_bytes, "traffic_known": t.traffic_known,
+            "trips_known": t.trips_known,
             **_measured(measured.get(sorted_kwargs(t.config))),
         }
         for t in tuned.ranked

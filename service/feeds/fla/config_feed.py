@@ -68,10 +68,13 @@ def export(request: FeedRequest) -> ExportReport:
             entries.append(ExportedEntry(_words(launch), "", gpu.name, key, str(path), tuning_of(config), time_us))
     if not entries:
         raise InvalidInput(f"there is nothing to export: {skipped[0].reason}", field="consumer", value=request.consumer)
+    kept: list[str] = []
     for kernel, written in files.items():
-        _write(_path(request.out, kernel), kernel, written, _made(request, gpu, versions))
+        kept += _write(_path(request.out, kernel), kernel, written, _made(request, gpu, versions))
     identity = (*sorted(versions.items()), ("device", gpu.name))
-    return ExportReport(TARGET, request.consumer, str(request.out), identity, tuple(entries), tuple(skipped))
+    return ExportReport(
+        TARGET, request.consumer, str(request.out), identity, tuple(entries), tuple(skipped), tuple(kept)
+    )
 
 
 def verify(request: FeedRequest) -> VerifyReport:
@@ -88,6 +91,8 @@ def verify(request: FeedRequest) -> VerifyReport:
             hit = found is not None and not reason
             if found is None and not reason:
                 reason = _why_missing(path)
+            elif hit:
+                reason = _not_today(path, request)
             entries.append(VerifiedEntry(_words(launch), "", gpu.name, hit, str(path), found if hit else None, reason))
     identity = (*sorted(versions.items()), ("device", gpu.name))
     return VerifyReport(TARGET, request.consumer, str(request.out), identity, tuple(entries))
@@ -124,22 +129,25 @@ def _entry(launch: RecordedLaunch, config: Any) -> tuple[str, Fields]:
     return str(AutotuneKey.key_hash(key)), {"autotune_key": plain, "config": fields}
 
 
-def _write(path: Path, kernel: str, entries: Mapping[str, Fields], made: provenance.EntryProvenance) -> None:
+def _write(path: Path, kernel: str, entries: Mapping[str, Fields], made: provenance.EntryProvenance) -> tuple[str, ...]:
+    """The copy of the file that was there, where that was not exported."""
     older = provenance.read_beside(path)
-    kept: Fields = {}
+    others: Fields = {}
     if older is not None and replace(older, digest="", date=made.date) == made:
-        kept = dict(json.loads(path.read_bytes())["autotune_entries"])
+        others = dict(json.loads(path.read_bytes())["autotune_entries"])
     body = {
         "kernel_name": kernel, "triton_version": dict(made.versions)["triton"],
-        "autotune_entries": {**kept, **entries},
+        "autotune_entries": {**others, **entries},
     }  # fmt: skip
     data = json.dumps(body, indent=1).encode() + b"\n"
     try:
+        kept = () if older is not None else provenance.keep_replaced(path, data)
         provenance.write_whole(path, data)
     except OSError as error:
         reason = error.strerror or str(error)
         raise StoreError(f"cannot write {path}: {reason}", field="out", value=str(path.parent)) from error
     provenance.write_beside(path, replace(made, digest=provenance.digest_of(data)))
+    return kept
 
 
 def _made(request: FeedRequest, gpu: Device, versions: Mapping[str, str]) -> provenance.EntryProvenance:
@@ -194,6 +202,14 @@ def _stale(path: Path, gpu: Device, versions: Mapping[str, str], request: FeedRe
     if reason := found.stale(machine_here(), versions):
         return f"{reason}: export again"
     return "" if found.profile == codec.key(request.profile) else "planned from another profile: export again"
+
+
+def _not_today(path: Path, request: FeedRequest) -> str:
+    """Configurations are not ranked again here: another planner's may be others."""
+    made = provenance.read_beside(path)
+    if made is None or made.planner == request.planner:
+        return ""
+    return f"planned by {made.planner or 'an unknown planner'}, not today's planner: export again"
 
 
 def _why_missing(path: Path) -> str:

@@ -90,7 +90,7 @@ def record_launches(consumer: str, gpu: Device) -> tuple[RecordedLaunch, ...]:
             function()
         except WarpplanError:
             raise
-        except Exception as error:  # the job's own code runs here and may raise anything
+        except (Exception, SystemExit) as error:  # the job's own code runs here and may raise anything
             raise InvalidInput(
                 f"consumer {consumer}: it raised {type(error).__name__}: {error}; it is called without arguments, with "
                 "kernels that compute nothing, and should make its tensors on the CPU",

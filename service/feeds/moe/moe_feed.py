@@ -20,6 +20,7 @@ from warpplan.planner.values.device import Device, device
 from warpplan.planner.values.profile import Profile
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service.feeds.feed_report import ExportedEntry, ExportReport, VerifiedEntry, VerifyReport
+from warpplan.service.feeds.machine_here import machine_here
 from warpplan.service.feeds.moe.exported_layers import layer_difference, layers_of, title_of
 from warpplan.service.feeds.moe.model_shapes import MoeLayer, MoeModel, is_whole, layer_of, model_named
 from warpplan.service.feeds.moe.moe_choice import MoeChooser
@@ -27,7 +28,7 @@ from warpplan.service.feeds.moe.table_files import (
     TableKey,
     WrittenTable,
     difference,
-    digest_of,
+    keep_foreign,
     record,
     recorded,
     write_table,
@@ -36,6 +37,7 @@ from warpplan.service.feeds.moe_facts.installed_consumer import InstalledConsume
 from warpplan.service.feeds.moe_facts.moe_kernels import MoeKernel
 from warpplan.service.feeds.moe_facts.moe_schemes import MoeScheme, scheme_named
 from warpplan.service.feeds.moe_facts.tile_facts import KernelSource, kernel_source
+from warpplan.service.feeds.provenance import digest_of
 from warpplan.service.feeds.targets import FeedRequest
 
 Table = dict[int, dict[str, object]]
@@ -153,10 +155,13 @@ def export_tables(consumer: MoeConsumer, request: FeedRequest) -> ExportReport:
     today = datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds")
     more = {"planner": request.planner, "date": today, "facts": job.source.origin, LAYER: job.title}
     _require_own_places(job)
+    known = recorded(request.out, consumer.name)
     written: dict[str, WrittenTable] = {}
     entries: list[ExportedEntry] = []
+    kept: list[str] = []
     for planned in job.tables():
         place = consumer.place(planned.key, job.settings)
+        kept += keep_foreign(request.out / place, planned.table, known.get(place))
         digest = write_table(request.out / place, planned.table)
         written[place] = WrittenTable(digest, {**dict(job.identity), **more})
         for tokens, entry in planned.table.items():
@@ -172,7 +177,7 @@ def export_tables(consumer: MoeConsumer, request: FeedRequest) -> ExportReport:
                 )
             )
     record(request.out, consumer.name, written)
-    return ExportReport(consumer.name, job.title, str(request.out), job.identity, tuple(entries))
+    return ExportReport(consumer.name, job.title, str(request.out), job.identity, tuple(entries), (), tuple(kept))
 
 
 def _require_own_places(job: _Job) -> None:
@@ -258,6 +263,8 @@ def _read(
     path = job.request.out / place
     try:
         read = job.consumer.read(job.installed, job.request.out, planned.key, job.settings)
+    except InvalidInput:  # the reader is not there, whatever the table is
+        raise
     except Exception as error:  # the consumer's own reader runs here and may raise anything
         return None, f"the consumer fails on it ({type(error).__name__}: {error}): remove {path}"
     if not path.is_file():
@@ -266,6 +273,8 @@ def _read(
         return None, f"no {path.name}{f'; {near}' if near else ''}{elsewhere}"
     if read is None:
         return None, f"the consumer does not read {path.name}: its version names tables otherwise, or tuning is off"
+    if not read or not all(isinstance(entry, Mapping) for entry in read.values()):
+        return None, f"the consumer takes it and fails at its first launch, for it lacks configurations: remove {path}"
     if known is None or known.digest != digest_of(path.read_bytes()):
         return read, "not ours, or changed since it was exported: the consumer reads it all the same; export again"
     if dict(read) != {int(k): v for k, v in json.loads(path.read_bytes()).items() if k.isdigit()}:
@@ -273,6 +282,8 @@ def _read(
     other = job.difference_from(known.provenance.get(LAYER, ""), planned)
     if other:
         return read, f"exported for another layer ({other}), and read all the same: export into another folder"
+    if (here := machine_here().gpus) and job.device.name not in here:
+        return read, f"for {job.device.name}, and the GPU here is {', '.join(here)}: give that one with --device"
     now = dict(job.identity)
     changed = [
         f"{name} {known.provenance.get(name, 'unknown')}, here {now[name]}"

@@ -6,21 +6,23 @@ The readers open exact names only, so a file of another name in the folder is ne
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import fcntl
 import json
 import os
 import re
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from warpplan.planner.errors import StoreError
+from warpplan.service.feeds.provenance import digest_of, keep_replaced, write_whole
 
 PROVENANCE_SCHEMA = "warpplan/feed-1"
 Provenance = Mapping[str, str]
 """What a table was made from and for, (name, value) by name."""
+Table = Mapping[int, Mapping[str, object]]
+"""Tokens → an entry of a file."""
 
 
 @dataclass(frozen=True)
@@ -55,32 +57,39 @@ class WrittenTable:
     provenance: dict[str, str]
 
 
-def write_table(path: Path, table: Mapping[int, Mapping[str, object]]) -> str:
-    """``table``, tokens → entry, in ``path``, in one step: a reader sees the old file or the new one. Answers the
-    digest of its bytes. Raises :class:`StoreError`."""
-    text = json.dumps({str(tokens): dict(entry) for tokens, entry in table.items()}, indent=4) + "\n"
-    _replace(path, text)
-    return digest_of(text.encode())
+def write_table(path: Path, table: Table) -> str:
+    """``table`` in ``path``, in one step: a reader sees the old file or the new one. Answers the digest of its bytes.
+    Raises :class:`StoreError`."""
+    data = _text(table)
+    _replace(path, data)
+    return digest_of(data)
 
 
-def digest_of(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-def _replace(path: Path, text: str) -> None:
-    temporary = ""
+def keep_foreign(path: Path, table: Table, known: WrittenTable | None) -> tuple[str, ...]:
+    """The copy of the file ``path`` that ``table`` is about to replace, where that is not what is ``known`` to have
+    been exported; see :func:`~warpplan.service.feeds.provenance.keep_replaced`. Raises :class:`StoreError`."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".warpplan-", suffix=".tmp")
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(temporary, 0o644)  # mkstemp's own is for this user alone; the job may be another
-        os.replace(temporary, path)
+        if known is not None and path.is_file() and digest_of(path.read_bytes()) == known.digest:
+            return ()
+        return keep_replaced(path, _text(table))
     except OSError as error:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        reason = error.strerror or str(error)
-        raise StoreError(f"cannot write {path}: {reason}", field="out", value=str(path.parent)) from error
+        raise _unwritable(path, error) from error
+
+
+def _text(table: Table) -> bytes:
+    return (json.dumps({str(tokens): dict(entry) for tokens, entry in table.items()}, indent=4) + "\n").encode()
+
+
+def _replace(path: Path, data: bytes) -> None:
+    try:
+        write_whole(path, data)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> StoreError:
+    reason = error.strerror or str(error)
+    return StoreError(f"cannot write {path}: {reason}", field="out", value=str(path.parent))
 
 
 def provenance_path(out: Path, consumer: str) -> Path:
@@ -89,12 +98,26 @@ def provenance_path(out: Path, consumer: str) -> Path:
 
 def record(out: Path, consumer: str, written: Mapping[str, WrittenTable]) -> None:
     """Add ``written``, path below ``out`` → table, to the folder's provenance. Raises :class:`StoreError`."""
-    known = {**recorded(out, consumer), **written}
-    tables = {
-        name: {"sha256": table.digest, "provenance": dict(table.provenance)} for name, table in sorted(known.items())
-    }
-    text = json.dumps({"schema": PROVENANCE_SCHEMA, "consumer": consumer, "tables": tables}, indent=2) + "\n"
-    _replace(provenance_path(out, consumer), text)
+    with _one_writer(out):
+        known = {**recorded(out, consumer), **written}
+        tables = {
+            name: {"sha256": table.digest, "provenance": dict(table.provenance)}
+            for name, table in sorted(known.items())
+        }
+        text = json.dumps({"schema": PROVENANCE_SCHEMA, "consumer": consumer, "tables": tables}, indent=2) + "\n"
+        _replace(provenance_path(out, consumer), text.encode())
+
+
+@contextlib.contextmanager
+def _one_writer(folder: Path) -> Iterator[None]:
+    """Within, no other export adds to the provenance of ``folder``: what it had read by then would lack these tables.
+    Not all file systems have locks."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            opened = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, opened)
+            fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
 
 
 def recorded(out: Path, consumer: str) -> dict[str, WrittenTable]:

@@ -3,8 +3,8 @@ its users tune over, the installed package, its files run alone, and the facts c
 """
 
 EXPORTS = {
-    "absent_imports": ("run_file",),
-    "installed_consumer": ("find_consumer", "InstalledConsumer", "require_tested"),
+    "absent_imports": ("function_in", "run_file"),
+    "installed_consumer": ("find_consumer", "InstalledConsumer", "require_tested", "version_in"),
     "moe_kernels": ("MoeKernel", "MoeTile", "SGLANG", "VLLM"),
     "moe_schemes": ("MoeScheme", "scheme_named"),
     "shipped_facts": ("TileFacts",),

@@ -15,10 +15,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from warpplan.planner.errors import InvalidInput
 
+MOVED = "another version of the consumer than was tested has moved it"
+"""What is said of a file or a function that is not where the tested versions have it."""
 _one_runs = threading.Lock()
 """``sys.modules`` is the whole process's."""
 
@@ -87,7 +89,7 @@ def run_file(path: Path, absent: Sequence[str], given: Mapping[str, Mapping[str,
     Raises :class:`InvalidInput` where the file is not there or its own code raises.
     """
     if not path.is_file():
-        raise InvalidInput(f"no file {path}", field="consumer", value=str(path))
+        raise InvalidInput(f"no file {path}: {MOVED}", field="consumer", value=str(path))
     name = f"warpplan_consumer_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
@@ -102,6 +104,14 @@ def run_file(path: Path, absent: Sequence[str], given: Mapping[str, Mapping[str,
                 f"running {path.name} raised {type(error).__name__}: {error}", field="consumer", value=str(path)
             ) from error
     return module
+
+
+def function_in(module: ModuleType, name: str) -> Callable[..., Any]:
+    """The function ``name`` of a consumer's ``module``. Raises :class:`InvalidInput` where there is none."""
+    found = getattr(module, name, None)
+    if not callable(found):
+        raise InvalidInput(f"{module.__file__} has no {name}: {MOVED}", field="consumer", value=module.__file__)
+    return cast("Callable[..., Any]", found)
 
 
 @contextlib.contextmanager

@@ -29,18 +29,40 @@ def find_consumer(name: str, where: str = "") -> InstalledConsumer | None:
             found = metadata.distribution(name)
         except metadata.PackageNotFoundError:
             return None
-        return InstalledConsumer(name, found.version, Path(str(found.locate_file(""))))
+        site = Path(str(found.locate_file("")))
+        return InstalledConsumer(name, _version(found, name, site), site)
     site = Path(where)
     if not (site / name).is_dir() and site.name == name:
         site = site.parent
-    found_there = next((d for d in metadata.distributions(path=[str(site)]) if d.name.lower() == name), None)
-    if found_there is None or not (site / name).is_dir():
+    version = version_in(site, name)
+    if version is None or not (site / name).is_dir():
         raise InvalidInput(
             f"no installed {name} in {where}: expected a folder with {name}/ and {name}-VERSION.dist-info/, "
             "such as an environment's site-packages",
             field="consumer", value=where,
         )  # fmt: skip
-    return InstalledConsumer(name, found_there.version, site)
+    return InstalledConsumer(name, version, site)
+
+
+def version_in(site: Path, name: str) -> str | None:
+    """The version of the package ``name`` that is installed in the folder ``site``; ``None`` where none is. What is
+    written of other packages there is not read: an interrupted removal leaves some of it. Raises :class:`InvalidInput`
+    where no version is written."""
+    found = next(iter(metadata.distributions(name=name, path=[str(site)])), None)
+    return None if found is None else _version(found, name, site)
+
+
+def _version(found: metadata.Distribution, name: str, site: Path) -> str:
+    try:
+        version: str | None = found.version
+    except (KeyError, UnicodeDecodeError):  # KeyError from Python 3.13 on
+        version = None
+    if version is None:
+        raise InvalidInput(
+            f"{name} in {site} does not say its version: its METADATA is damaged, so install it again",
+            field="consumer", value=str(site),
+        )  # fmt: skip
+    return version
 
 
 def require_tested(consumer: InstalledConsumer, tested: tuple[str, ...], *, untested: bool) -> None:

@@ -90,12 +90,20 @@ def swapped(scheme: MoeScheme, tile: MoeTile) -> bool:
 
 
 def source(kernel: MoeKernel, function: JitFunction, scheme: MoeScheme, tile: MoeTile) -> AstSource:
-    """``function`` as the consumer specialises it for ``scheme`` and ``tile``."""
+    """``function`` as the consumer specialises it for ``scheme`` and ``tile``. Raises :class:`InvalidInput` where it
+    has other parameters than the tested versions'."""
     from warpplan.kernels.compiler.inspection.signature import source_of
 
     blocks = f"BLOCK_SIZE_M={tile.m}, BLOCK_SIZE_N={tile.n}, BLOCK_SIZE_K={tile.k}, GROUP_SIZE_M=8"
     own = kernel.arguments.format(swap=swapped(scheme, tile))
-    return source_of(function, ", ".join((_TENSORS, own, _operands(scheme), blocks)))
+    try:
+        return source_of(function, ", ".join((_TENSORS, own, _operands(scheme), blocks)))
+    except InvalidInput as error:
+        raise InvalidInput(
+            f"{kernel.path}: {kernel.function} is called otherwise than in the versions of {kernel.consumer} that were "
+            f"tested ({error}): export where one of those is installed, or none",
+            field="consumer", value=kernel.path,
+        ) from error  # fmt: skip
 
 
 def _operands(scheme: MoeScheme) -> str:

@@ -48,6 +48,18 @@ def test_what_the_consumers_file_prints_is_no_part_of_the_answer(
     assert "pruned" in err
 
 
+@pytest.mark.parametrize("command", ["export", "verify"])
+def test_a_folder_without_a_name_is_not_this_one(
+    command: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    at = words.index("--out") + 1
+    before = sorted(Path().iterdir())
+    status, out, err = run(capsys, command, *words[:at], "", *words[at + 1 :])
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "--out is empty: name the folder that the consumer reads" in err
+    assert sorted(Path().iterdir()) == before
+
+
 def test_strict_fails_where_provenance_is_lost(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "export", *words)[0] == 0
     assert run(capsys, "verify", *words, "--strict")[0] == 0

@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from warpplan.service.cli.app import main
+from warpplan.service.feeds.machine_here import Machine
 from warpplan.service.feeds.targets import OPTIONS, TARGETS, target
 
 
 @pytest.fixture(autouse=True)
 def _nothing_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("warpplan.service.feeds.moe.moe_feed.find_consumer", lambda name, where: None)
+    monkeypatch.setattr("warpplan.service.feeds.moe.moe_feed.machine_here", Machine)
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:

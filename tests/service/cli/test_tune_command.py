@@ -13,8 +13,8 @@ from warpplan.planner.errors import InvalidInput  # noqa: E402
 from warpplan.service.cli.app import main  # noqa: E402
 from warpplan.service.store.answer_store import Store  # noqa: E402
 from warpplan.service.store.tuned.kernel_answer_store import KernelAnswers  # noqa: E402
-from warpplan.service.tuning.launch_ranking import shape_named, space  # noqa: E402
-from warpplan.service.tuning.size_formulas import evaluate  # noqa: E402
+from warpplan.service.tuning.size_formulas import evaluate, whole_number  # noqa: E402
+from warpplan.service.tuning.size_words import shape_named, space  # noqa: E402
 
 KERNELS = """
 import triton
@@ -47,6 +47,30 @@ def gathered(x_ptr, index_ptr, out_ptr, N, BLOCK: tl.constexpr):
     tl.store(out_ptr + at, tl.load(x_ptr + tl.load(index_ptr + at)))
 
 
+@triton.heuristics({"BLOCK": lambda given: triton.next_power_of_2(given["cols"])})
+@triton.heuristics({"WHOLE": lambda given: given["BLOCK"] == given["cols"]})
+@triton.heuristics({"HAS_BIAS": lambda given: given["bias"] is not None})
+@triton.autotune([triton.Config({}, num_warps=w) for w in (1, 4)], key=["cols"])
+@triton.heuristics({"STRIDE": lambda given: given["x_ptr"].stride(0)})
+@triton.jit
+def rows(
+    x_ptr, bias, out_ptr, cols, STRIDE, WHOLE: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr,
+):
+    at = tl.arange(0, BLOCK)
+    tl.static_assert(not WHOLE, "not a whole row")
+    x = tl.load(x_ptr + tl.program_id(0) * STRIDE + at, mask=at < cols)
+    if HAS_BIAS:
+        x += tl.load(bias + at, mask=at < cols)
+    tl.store(out_ptr + tl.program_id(0) * STRIDE + at, x, mask=at < cols)
+
+
+@triton.jit
+def listed(x_ptr, count_ptr, N, BLOCK: tl.constexpr):
+    for i in range(tl.load(count_ptr)):
+        at = i * BLOCK + tl.arange(0, BLOCK)
+        tl.store(x_ptr + at, tl.load(x_ptr + at) + N)
+
+
 @triton.autotune([triton.Config({}, num_warps=w) for w in (1, 4, 8)], key=["cols"])
 @triton.jit
 def softmax(x_ptr, out_ptr, cols, B: tl.constexpr):
@@ -59,7 +83,8 @@ def softmax(x_ptr, out_ptr, cols, B: tl.constexpr):
 not_a_kernel = 3
 """
 SHAPE = ("--shapes", "M=2048 N=2048 K=1024")
-SIGNATURE = ("--signature", "a_ptr=*bf16, b_ptr=*bf16, c_ptr=*bf16, stride_am=K, stride_bk=N")
+POINTERS = "a_ptr=*bf16, b_ptr=*bf16, c_ptr=*bf16"
+SIGNATURE = ("--signature", f"{POINTERS}, stride_am=K, stride_bk=N")
 GRID = ("--grid", "cdiv(M, BM), cdiv(N, BN)")
 
 
@@ -128,6 +153,23 @@ class TestTune:
         status, out, _ = run(capsys, f"{kernels}:gathered", *words)
         assert status == 0
         assert "looked up in memory" in out
+        assert "the length of a loop" not in out
+
+    def test_a_loop_of_unknown_length_is_said_to_be(self, kernels: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        words = (
+            "--shapes",
+            "N=1",
+            "--signature",
+            "x_ptr=*fp32, count_ptr=*i32",
+            "--grid",
+            "64",
+            "--space",
+            "BLOCK=256",
+        )
+        status, out, _ = run(capsys, f"{kernels}:listed", *words)
+        assert (status, "the length of a loop depends on data: 32 iterations stand for it" in out) == (0, True)
+        plain = json.loads(run(capsys, f"{kernels}:listed", *words, "--json")[1])
+        assert [r["trips_known"] for r in plain["shapes"][0]["ranked"]] == [False]
 
     @pytest.mark.parametrize(
         ("kernel", "changed", "told"),
@@ -143,6 +185,23 @@ class TestTune:
             ("product", ("--space", "BM=64,x"), "expected NAME=NUMBER,NUMBER"),
             ("product", ("--space", "TILE=64"), "sets TILE: the kernel's parameters are"),
             ("product", ("--signature", "a_ptr=*bf16"), "b_ptr: missing"),
+            ("product", ("--shapes", "M=2048 N=²"), "'N=²': expected NAME=NUMBER"),
+            ("product", ("--shapes", f"M={'9' * 5000}"), "of numbers up to 4611686018427387904"),
+            ("product", ("--space", "BM=64,²"), "expected NAME=NUMBER,NUMBER"),
+            ("product", ("--space", f"BM={'9' * 5000}"), "of numbers up to 4611686018427387904"),
+            ("product", ("--signature", f"{SIGNATURE[1]}, K=i32"), "K = i32: --shapes gives K=1024: leave it out"),
+            ("product", ("--signature", f"{SIGNATURE[1]}, BM=64"), "BM = 64: a configuration gives BM=128"),
+            (
+                "product",
+                ("--signature", f"{POINTERS}, stride_am=²"),
+                "stride_am = ²: no type",
+            ),
+            (
+                "product",
+                ("--signature", f"{POINTERS}, stride_am=--5"),
+                "stride_am = --5: no type",
+            ),
+            ("product", ("--grid", "cdiv(M)"), "cdiv() missing 1 required positional argument"),
             ("product", ("--signature", "a_ptr=*bf16, zzz=1"), "zzz"),
             ("product", ("--device", "NVIDIA A100"), "unknown device"),
             ("gathered", (), "give the configurations with --space"),
@@ -158,6 +217,28 @@ class TestTune:
         assert (status, out) == (2, "")
         assert told in err
         assert len(err.splitlines()) == 1
+
+    def test_heuristics_are_computed_as_at_a_launch(self, kernels: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        shape, grid = ("--shapes", "count=4096 cols=1000"), ("--grid", "count * BLOCK // 1024", "--json")
+        # A value that the heuristic computes otherwise is not the launch's.
+        given = "x_ptr=*bf16, out_ptr=*bf16, WHOLE=True, STRIDE=1024"
+        found = {}
+        for bias in ("*bf16", "None"):
+            signature = ("--signature", f"{given}, bias={bias}")
+            status, out, err = run(capsys, f"{kernels}:rows", *shape, *signature, *grid)
+            assert (status, err) == (0, "")
+            found[bias] = json.loads(out)["shapes"][0]["ranked"]
+        assert [r["programs"] for r in found["None"]] == [4096, 4096]
+        assert found["*bf16"][0]["dram_bytes"] - found["None"][0]["dram_bytes"] == 2 * 1024
+        status, _, err = run(capsys, f"{kernels}:rows", "--shapes", "count=4096 cols=1024", *signature, *grid)
+        assert status == 1, "every configuration's row is whole"
+
+    def test_a_heuristic_that_asks_for_more_is_named(self, kernels: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        words = ("--shapes", "cols=1000", "--grid", "1", "--signature", "x_ptr=*bf16, out_ptr=*bf16, bias=None")
+        status, out, err = run(capsys, f"{kernels}:rows", *words)
+        assert (status, out, err.count("\n")) == (2, "", 1)
+        assert "STRIDE: missing, and its heuristic raised AttributeError" in err
+        assert "give its value" in err
 
     def test_axes_are_given_in_one_grid(self, kernels: Path, capsys: pytest.CaptureFixture[str]) -> None:
         grids = ("--grid", "cdiv(M, BM)", "--grid", "cdiv(N, BN)")
@@ -207,6 +288,11 @@ class TestSizes:
         ]  # fmt: skip
         with pytest.raises(InvalidInput, match="at most"):
             space(" ".join(f"A{i}=1,2,3,4" for i in range(8)))
+
+    def test_whole_numbers_are_digits_that_fit(self) -> None:
+        assert [whole_number(text) for text in ("0", "-12", str(1 << 62))] == [0, -12, 1 << 62]
+        for text in ("", "-", "--5", "²", "１２", "1_0", " 1", "1.0", str((1 << 62) + 1), "9" * 5000):
+            assert whole_number(text) is None, text
 
     def test_a_shape_names_each_size_once(self) -> None:
         assert shape_named(["M=4", "N=8"]) == {"M": 4, "N": 8}

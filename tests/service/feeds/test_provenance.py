@@ -14,6 +14,7 @@ from warpplan.service.feeds.provenance import (
     EntryProvenance,
     beside,
     digest_of,
+    keep_replaced,
     measured,
     planned,
     read_beside,
@@ -99,3 +100,14 @@ def test_a_reader_finds_the_old_file_or_the_new(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="folder"):
         write_whole(path.parent / "folder", b"x")
     assert len(list(path.parent.iterdir())) == 2, "what could not be put in place is removed"
+
+
+def test_a_file_that_is_replaced_is_kept_once(tmp_path: Path) -> None:
+    path = tmp_path / "entry.json"
+    assert keep_replaced(path) == keep_replaced(tmp_path / "nothing" / "entry.json") == ()
+    path.write_bytes(b"tuned")
+    assert keep_replaced(path, b"tuned") == ()
+    (copy,) = keep_replaced(path, b"planned")
+    assert keep_replaced(path) == (copy,)
+    assert Path(copy).read_bytes() == path.read_bytes() == b"tuned"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["entry.json", Path(copy).name]

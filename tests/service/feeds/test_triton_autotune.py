@@ -29,7 +29,8 @@ from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service import feeds
 from warpplan.service.feeds import ExportRow, Options, export_triton, triton_autotune, verify_triton
 from warpplan.service.feeds.machine_here import Machine
-from warpplan.service.feeds.provenance import beside, read_beside
+from warpplan.service.feeds.provenance import beside, read_beside, write_beside
+from warpplan.service.feeds.provenance import measured as provenance_of_a_job
 
 pytest.importorskip("triton", reason="needs triton (no GPU) to compute its cache keys")
 
@@ -228,6 +229,19 @@ class TestHit:
         planner.plans[SHAPE] = (plan_config(BLOCK_M=64),)
         export_triton(SPEC, [H200_ROW], cache)
         assert job.launch()["BLOCK_SIZE_M"] == 64
+
+    def test_what_a_job_has_measured_is_kept_beside_the_plan(self, planner: FixedKernel, cache: Path) -> None:
+        (exported,) = export_triton(SPEC, [H200_ROW], cache).entries
+        path = Path(exported.path)
+        assert export_triton(SPEC, [H200_ROW], cache).kept == (), "an older plan needs no copy"
+        path.write_text(path.read_text().replace('"num_warps": 8', '"num_warps": 4'))
+        measured = path.read_bytes()
+        (kept,) = export_triton(SPEC, [H200_ROW], cache).kept
+        assert Path(kept).read_bytes() == measured
+        assert verify_triton(SPEC, [H200_ROW], cache).all_current
+        path.write_bytes(measured)
+        write_beside(path, provenance_of_a_job("triton", measured, Machine(("NVIDIA H200",), "570.86")))
+        assert export_triton(SPEC, [H200_ROW], cache).kept == (kept,)
 
     @pytest.mark.parametrize(
         "other",
@@ -452,6 +466,27 @@ class TestVerify:
         (entry,) = verify_triton(SPEC, [H200_ROW._replace(shape=(1, 4096, 4096))], cache).entries
         assert not entry.hit
         assert "warpplan-matmul.json is damaged: export again" in entry.reason
+
+    @pytest.mark.parametrize(
+        ("kwargs", "warps", "told"),
+        [
+            ({"TILE": 1}, 4, "sets TILE, which is no parameter"),
+            ({}, 4, "lacks BLOCK_SIZE_K"),
+            (None, "4", "has num_warps '4'"),
+            (None, None, "has num_warps None"),
+        ],
+    )
+    def test_an_entry_that_no_launch_takes_is_a_miss(
+        self, planner: FixedKernel, cache: Path, kwargs: dict[str, int] | None, warps: object, told: str
+    ) -> None:
+        (exported,) = export_triton(SPEC, [H200_ROW], cache).entries
+        entry = json.loads(Path(exported.path).read_text())
+        config = entry["configs_timings"][0][0]
+        config |= {"num_warps": warps, "kwargs": config["kwargs"] if kwargs is None else kwargs}
+        Path(exported.path).write_text(json.dumps(entry))
+        (found,) = verify_triton(SPEC, [H200_ROW], cache).entries
+        assert (found.hit, found.config) == (False, None)
+        assert told in found.reason
 
     def test_an_entry_that_nests_too_deeply_says_so(self, planner: FixedKernel, cache: Path) -> None:
         (exported,) = export_triton(SPEC, [H200_ROW], cache).entries

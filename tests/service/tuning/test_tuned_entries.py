@@ -71,6 +71,11 @@ def test_the_jobs_autotuner_takes_what_was_predicted_and_then_what_was_measured(
     (entry,) = (path for path in cache.rglob("*.autotune.json") if "warpplan" not in path.name)
     assert json.loads(entry.read_text())["configs_timings"][0][1][0] == pytest.approx(9e-3)
 
+    entry.write_text("tuned by the job")
+    status, out, _ = run(capsys, *export)
+    (kept,) = cache.rglob("*.replaced-*")
+    assert (status, kept.read_text(), f"kept {kept}" in out) == (0, "tuned by the job", True)
+
 
 def test_a_kernel_that_was_edited_finds_nothing(
     spec: str, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]

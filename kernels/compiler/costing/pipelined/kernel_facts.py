@@ -7,8 +7,8 @@ priced where its source is not at hand. Nothing here has a cost yet: a profile p
 What Triton's own pipeliner and ptxas will do to a loop is anticipated by four rules, each checked against compiled
 kernels in the tests:
 
-- a load whose tile reaches a product is copied ahead by cp.async (TMA for a descriptor), ``num_stages`` deep; every
-  other load waits where it stands;
+- a load whose tile reaches a product is copied ahead by cp.async (TMA for a descriptor), ``num_stages`` deep, in a
+  counted loop; every other load waits where it stands;
 - what a copied tile is stored to, or changes its layout through, is the ring that it was copied into: no store;
 - arithmetic on indices and masks is done once for 16 bytes, not once an element;
 - a store of a constant stands in a branch that ends the program early, and is not counted.
@@ -29,6 +29,7 @@ from warpplan.kernels.compiler.ttgir.types import ShapedType
 
 VECTOR_BYTES = 16
 """Bytes of the widest cp.async and ld.global (PTX ISA): the elements that one address stands for."""
+WHILE = "scf.while"
 INDEX_PREFIXES = ("tt.addptr", "arith.cmpi", "arith.andi", "arith.ori", "arith.xori", "arith.ext", "arith.trunci")
 INDEX_ARITHMETIC = frozenset({
     "arith.addi", "arith.subi", "arith.muli", "arith.remsi", "arith.remui", "arith.divsi", "arith.divui",
@@ -123,6 +124,7 @@ def facts_of(captured: Captured) -> KernelFacts:
     staged = max((p.size for b in bodies for w in b.of_kind("convert_layout") for p in w.parts), default=0)
     kept = slot_bytes(captured.body) if loops else 0
     kept += sum(w.parts[0].size for b in captured.loops for w in b.of_kind("tma_store"))
+    kept += sum(_operand_bytes(b) for b in captured.loops if b.kind == WHILE)
     return KernelFacts(captured.kernel, captured.capability, captured.warps, body, loops, live, staged, kept)
 
 
@@ -158,6 +160,17 @@ def _product(product: Product) -> ProductFacts:
 
 
 def _copied_ahead(body: Body) -> frozenset[str]:
+    """The loads that Triton's pipeliner takes, of counted loops alone (``scf.for``; Triton 3.6 to 3.9)."""
+    return frozenset() if body.kind == WHILE else _feeding_products(body)
+
+
+def _operand_bytes(body: Body) -> int:
+    """What one iteration loads for its products, which read it from shared memory."""
+    feeding = _feeding_products(body)
+    return sum(work.parts[0].size for work in body.work if work.id in feeding and work.parts)
+
+
+def _feeding_products(body: Body) -> frozenset[str]:
     """Loads whose tile reaches a product within its iteration as an operand: directly, or through what changes its
     form, not its size."""
     by_id = {work.id: work for work in body.work}

@@ -31,13 +31,14 @@ USABLE_L2 = 0.6
 @dataclass(frozen=True)
 class LaunchMemory:
     """``trips`` of each loop in one program, on average; bytes of the whole launch: ``loaded`` by the SMs, ``dram`` in
-    both directions. ``known`` is whether every address was."""
+    both directions. ``known`` is whether every address was, ``counted`` whether every loop's length was."""
 
     trips: tuple[float, ...]
     loaded_bytes: float
     dram_bytes: float
     dram_loaded_bytes: float
     known: bool
+    counted: bool = True
 
 
 def launch_memory(
@@ -69,7 +70,7 @@ def launch_memory(
         asked = each * sum(_moved(found) for found in loads.values())
         read = max(needed, asked * share / whole if whole else 0.0)
     known = all(access.at is not None for found in (*loads.values(), *stores.values()) for access in found)
-    return LaunchMemory(trips, loaded, read + written, read, known)
+    return LaunchMemory(trips, loaded, read + written, read, known, all(program.counted for program in spread))
 
 
 def neighbour_bytes(kernel: PaperKernel, sizes: Mapping[str, int], grid: Sequence[int]) -> float:

@@ -1,5 +1,5 @@
 """Kernels whose launches are priced in the tests: a product that loads through pointers, through block pointers, of
-rows and experts that are looked up, and a sum over rows of unequal lengths."""
+rows and experts that are looked up, a sum over rows of unequal lengths, and loops that end by a comparison."""
 
 from __future__ import annotations
 
@@ -85,3 +85,54 @@ def triangular_sum(x_ptr, out_ptr, N, BLOCK: tl.constexpr):
 
 POINTERS = "a_ptr=*bf16, b_ptr=*bf16, c_ptr=*bf16, M=i32:16, N=i32:16, K=i32:16"
 STRIDES = "stride_am=i32:16, stride_bk=i32:16, stride_cm=i32:16"
+
+
+@triton.jit
+def while_product(
+    a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_bk, stride_cm,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    pid = tl.program_id(0)
+    columns = tl.cdiv(N, BLOCK_N)
+    rows = (pid // columns) * BLOCK_M + tl.arange(0, BLOCK_M)
+    cols = (pid % columns) * BLOCK_N + tl.arange(0, BLOCK_N)
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    k = 0
+    while k < K:
+        depth = k + tl.arange(0, BLOCK_K)
+        a = tl.load(a_ptr + rows[:, None] * stride_am + depth[None, :])
+        acc = tl.dot(a, tl.load(b_ptr + depth[:, None] * stride_bk + cols[None, :]), acc)
+        k += BLOCK_K
+    tl.store(c_ptr + rows[:, None] * stride_cm + cols[None, :], acc.to(tl.bfloat16))
+
+
+@triton.jit
+def tiles_by_turns(x_ptr, out_ptr, N, BLOCK: tl.constexpr):
+    tile = tl.program_id(0)
+    while tile * BLOCK < N:
+        at = tile * BLOCK + tl.arange(0, BLOCK)
+        tl.store(out_ptr + at, tl.load(x_ptr + at))
+        tile += tl.num_programs(0)
+
+
+@triton.jit
+def counting(out_ptr, N, STEP: tl.constexpr, KIND: tl.constexpr):
+    n = 0
+    if KIND == "down":
+        n = N
+        while n > 0:
+            n -= STEP
+    elif KIND == "up to":
+        while n <= N:
+            n += STEP
+    elif KIND == "until":
+        while n != N:
+            n += STEP
+    elif KIND == "doubling":
+        n = 1
+        while n < N:
+            n *= STEP
+    else:
+        while tl.load(out_ptr + n) > 0:
+            n += STEP
+    tl.store(out_ptr, n)

@@ -35,7 +35,7 @@ from warpplan.kernels.compiler.costing.pipelined.launch_time import (
 from warpplan.kernels.compiler.costing.pipelined.launch_traffic import launch_memory, neighbour_bytes
 from warpplan.kernels.compiler.costing.pipelined.pointer_costs import WANTED
 from warpplan.kernels.compiler.inspection.signature import source_of
-from warpplan.kernels.compiler.paper.paper_programs import PaperKernel
+from warpplan.kernels.compiler.paper.paper_programs import UNKNOWN_TRIPS, PaperKernel
 from warpplan.kernels.compiler.pipeline.cutting import cut
 from warpplan.planner.values.costs import CostEntry, CostTable, OperationCost, Quantiles
 from warpplan.planner.values.device import H200
@@ -92,6 +92,21 @@ class TestFacts:
     def test_facts_survive_json(self, facts: dict[str, KernelFacts]) -> None:
         for found in facts.values():
             assert from_json(json.loads(json.dumps(to_json(found)))) == found
+
+    @pytest.mark.parametrize("name", TILES)
+    def test_a_while_loop_copies_nothing_ahead_and_keeps_one_slot(self, name: str) -> None:
+        made = source(TILES[name], pk.while_product)
+        found = facts_of(capture(cut(made, TARGET, {"num_warps": 4}).text))
+        (loop,) = found.loops
+        m, n, k, _ = TILES[name]
+        assert (loop.ring_bytes, loop.loaded_bytes) == (0, 2 * k * (m + n))
+        for stages in (2, 4):
+            report = compile_report(
+                source(TILES[name], pk.while_product), {"num_warps": 4, "num_stages": stages}, 90, what=name
+            )
+            assert ring_bytes(found, stages) == report.shared_bytes
+        model = LaunchModel(found, PROFILE, H200)
+        assert model.time(launch(stages=2)).time_us == model.time(launch(stages=4)).time_us
 
     def test_a_load_that_feeds_no_product_is_not_copied_ahead(self) -> None:
         made = source_of(pk.triangular_sum, "x_ptr=*fp32, out_ptr=*fp32, N=i32:16, BLOCK=256")
@@ -256,3 +271,30 @@ class TestPaper:
         assert memory.trips == (1.0,)
         done = [kernel.run({"N": 4096}, (row, 0, 0), (4096, 1, 1)).trips[0] for row in (0, 255, 256, 4095)]
         assert done == [1, 1, 2, 16]
+
+    def test_a_while_loop_is_read_as_a_counted_one(self, texts: dict[str, str]) -> None:
+        counted = launch_memory(PaperKernel(texts["wgmma"]), SIZES, (128, 1, 1), H200, 132)
+        text = cut(source(TILES["wgmma"], pk.while_product), TARGET, {"num_warps": 4}).text
+        assert launch_memory(PaperKernel(text), SIZES, (128, 1, 1), H200, 132) == counted
+        assert counted.counted
+
+    def test_tiles_that_programs_take_in_turn_are_each_touched_once(self) -> None:
+        made = source_of(pk.tiles_by_turns, "x_ptr=*fp32, out_ptr=*fp32, N=i32:16, BLOCK=256")
+        kernel = PaperKernel(cut(made, TARGET, {"num_warps": 4}).text)
+        memory = launch_memory(kernel, {"N": 256 * 60}, (16, 1, 1), H200, 132)
+        assert memory.trips == (60 / 16,)
+        assert memory.dram_bytes == 2 * 4 * 256 * 60
+        assert kernel.run({"N": 256 * 4}, (9, 0, 0), (16, 1, 1)).accesses == []
+
+    @pytest.mark.parametrize(
+        ("kind", "step", "trips"),
+        [
+            ("down", 3, 34), ("down", 4, 25), ("down", 200, 1), ("up to", 4, 26), ("up to", 3, 34), ("until", 4, 25),
+            ("until", 3, None), ("doubling", 2, None), ("looked up", 1, None),
+        ],
+    )  # fmt: skip
+    def test_a_while_loop_that_steps_evenly_is_counted(self, kind: str, step: int, trips: int | None) -> None:
+        made = source_of(pk.counting, f'out_ptr=*i32, N=i32, STEP={step}, KIND="{kind}"')
+        kernel = PaperKernel(cut(made, TARGET, {"num_warps": 1}).text)
+        done = kernel.run({"N": 100}, (0, 0, 0), (1, 1, 1))
+        assert (done.counted, done.trips[0]) == (trips is not None, trips or UNKNOWN_TRIPS)

@@ -44,3 +44,8 @@ def nothing() -> None:
 def broken() -> None:
     """Ends with an exception."""
     raise RuntimeError("out of layers")
+
+
+def left() -> None:
+    """Ends the process, as scripts do."""
+    raise SystemExit(3)

@@ -154,11 +154,30 @@ def test_a_driver_that_changed_makes_it_stale(copy: Path, monkeypatch: pytest.Mo
     assert config_feed.verify(request(copy)).all_hit
 
 
+def test_another_planners_entries_are_hits_that_strict_counts_as_misses(copy: Path) -> None:
+    assert config_feed.verify(request(copy)).all_current
+    report = config_feed.verify(request(copy, planner="2.0+def"))
+    assert report.all_hit
+    assert not report.all_current
+    assert report.entries[0].reason == "planned by 1.0+abc, not today's planner: export again"
+
+
+def test_a_file_that_was_tuned_is_kept_beside_ours(copy: Path) -> None:
+    path = copy / "chunk_fwd_kernel_o.json"
+    path.write_text('{"autotune_entries": {}}')
+    report = config_feed.export(request(copy, "outputs"))
+    assert [Path(kept).read_text() for kept in report.kept] == ['{"autotune_entries": {}}']
+    assert config_feed.verify(request(copy, "outputs")).all_current
+    assert config_feed.export(request(copy, "outputs")).kept == ()
+
+
 def test_what_cannot_be_exported_says_why(tmp_path: Path, exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidInput, match="launched no autotuned kernel"):
         config_feed.export(request(tmp_path, "nothing"))
     with pytest.raises(InvalidInput, match="raised RuntimeError: out of layers"):
         config_feed.export(request(tmp_path, "broken"))
+    with pytest.raises(InvalidInput, match="raised SystemExit: 3"):
+        config_feed.export(request(tmp_path, "left"))
     with pytest.raises(InvalidInput, match="--target fla needs --consumer"):
         config_feed.export(request(tmp_path, consumer=""))
     (tmp_path / "file").write_text("")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -16,13 +18,27 @@ from warpplan.planner.errors import InvalidInput, StoreError, UnknownName
 from warpplan.planner.values.device import H200
 from warpplan.profiler.embedded import embedded
 from warpplan.service.feeds import FeedRequest, sglang_moe, vllm_moe
+from warpplan.service.feeds.machine_here import Machine
 from warpplan.service.feeds.moe.exported_layers import layer_difference, layers_of
 from warpplan.service.feeds.moe.model_shapes import MODELS, MoeLayer, layer_of, model_named
 from warpplan.service.feeds.moe.moe_choice import MoeChooser
 from warpplan.service.feeds.moe.moe_launch import launch_facts, up_product
 from warpplan.service.feeds.moe.routing import routed, unsorted
-from warpplan.service.feeds.moe.table_files import TableKey, difference, provenance_path, recorded, write_table
-from warpplan.service.feeds.moe_facts.installed_consumer import find_consumer, require_tested
+from warpplan.service.feeds.moe.table_files import (
+    TableKey,
+    WrittenTable,
+    difference,
+    provenance_path,
+    record,
+    recorded,
+    write_table,
+)
+from warpplan.service.feeds.moe_facts.installed_consumer import (
+    InstalledConsumer,
+    find_consumer,
+    require_tested,
+    version_in,
+)
 from warpplan.service.feeds.moe_facts.moe_kernels import VLLM, MoeTile
 from warpplan.service.feeds.moe_facts.moe_schemes import SCHEMES, scheme_named
 from warpplan.service.feeds.moe_facts.shipped_facts import kernel_digest, shipped
@@ -36,6 +52,7 @@ MIXTRAL = {"model": "mixtral-8x7b", "tp": "8"}
 @pytest.fixture(scope="module", autouse=True)
 def _nothing_is_installed(module_monkeypatch: pytest.MonkeyPatch) -> None:
     module_monkeypatch.setattr("warpplan.service.feeds.moe.moe_feed.find_consumer", lambda name, where: None)
+    module_monkeypatch.setattr("warpplan.service.feeds.moe.moe_feed.machine_here", Machine)
 
 
 @pytest.fixture(scope="module")
@@ -251,6 +268,56 @@ class TestFiles:
         vllm_moe.export(request(tmp_path, **MIXTRAL))
         assert vllm_moe.verify(request(tmp_path, **MIXTRAL)).all_current
 
+    def test_exports_at_one_time_all_have_their_provenance(self, tmp_path: Path) -> None:
+        def export(number: int) -> None:
+            for at in range(10):
+                record(tmp_path, "vllm", {f"{number}-{at}": WrittenTable("", {})})
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(export, range(4)))
+        assert len(recorded(tmp_path, "vllm")) == 40
+
+    @pytest.mark.parametrize("consumer", [vllm_moe, sglang_moe])
+    def test_a_table_that_was_tuned_by_hand_is_kept_beside_ours(self, tmp_path: Path, consumer: ModuleType) -> None:
+        first = consumer.export(request(tmp_path, **MIXTRAL))
+        paths = sorted({Path(entry.path) for entry in first.entries})
+        for path in paths:
+            path.write_text('{"1": {"BLOCK_SIZE_M": 16}}')
+        report = consumer.export(request(tmp_path, **MIXTRAL))
+        assert first.kept == ()
+        assert [Path(kept).read_text() for kept in report.kept] == ['{"1": {"BLOCK_SIZE_M": 16}}'] * len(paths)
+        assert [line for line in report.lines() if report.kept[0] in line]
+        assert consumer.verify(request(tmp_path, **MIXTRAL)).all_current
+        assert consumer.export(request(tmp_path, **MIXTRAL)).kept == ()
+
+    def test_what_an_interrupted_export_has_written_needs_no_copy(self, tmp_path: Path) -> None:
+        vllm_moe.export(request(tmp_path, **MIXTRAL))
+        provenance_path(tmp_path, "vllm").unlink()
+        assert vllm_moe.export(request(tmp_path, **MIXTRAL)).kept == ()
+        assert vllm_moe.verify(request(tmp_path, **MIXTRAL)).all_current
+
+    @pytest.mark.parametrize("consumer", [vllm_moe, sglang_moe])
+    @pytest.mark.parametrize("text", ['{"1": 5}', '{"1": null}', '{"1": [16]}', "{}"])
+    def test_a_table_without_configurations_is_a_miss(self, tmp_path: Path, consumer: ModuleType, text: str) -> None:
+        for path in {e.path for e in consumer.export(request(tmp_path, **MIXTRAL)).entries}:
+            Path(path).write_text(text)
+        report = consumer.verify(request(tmp_path, **MIXTRAL))
+        assert not any(e.hit for e in report.entries)
+        assert {e.config for e in report.entries} == {None}
+        assert "fails at its first launch" in report.entries[0].reason
+
+    @pytest.mark.parametrize("consumer", [vllm_moe, sglang_moe])
+    def test_tables_of_another_gpu_than_the_machines_are_a_miss(
+        self, tmp_path: Path, consumer: ModuleType, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        consumer.export(request(tmp_path, **MIXTRAL))
+        for gpus, hits in ((("NVIDIA H200",), True), (("NVIDIA H100 80GB HBM3",), False)):
+            here = Machine(gpus, "580.10")
+            monkeypatch.setattr("warpplan.service.feeds.moe.moe_feed.machine_here", lambda here=here: here)
+            report = consumer.verify(request(tmp_path, **MIXTRAL))
+            assert {e.hit for e in report.entries} == {hits}
+        assert "for NVIDIA H200, and the GPU here is NVIDIA H100 80GB HBM3: give that one" in report.entries[0].reason
+
     @pytest.mark.parametrize("consumer", [vllm_moe, sglang_moe])
     def test_a_table_that_nests_too_deeply_is_a_miss(self, tmp_path: Path, consumer: ModuleType) -> None:
         for path in {e.path for e in consumer.export(request(tmp_path, **MIXTRAL)).entries}:
@@ -337,6 +404,13 @@ class TestWithoutTheConsumer:
             sglang_moe.export(request(tmp_path, **MIXTRAL, triton="../.."))
 
 
+def install(site: Path, metadata: str) -> None:
+    """An empty vLLM 0.33.0 in the folder ``site``."""
+    (site / "vllm").mkdir()
+    (site / "vllm-0.33.0.dist-info").mkdir()
+    (site / "vllm-0.33.0.dist-info" / "METADATA").write_text(metadata)
+
+
 class TestInstalled:
     def test_a_folder_without_the_package_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(InvalidInput, match="no installed vllm"):
@@ -354,3 +428,55 @@ class TestInstalled:
         with pytest.raises(InvalidInput, match=r"was not tested.*1\.0"):
             require_tested(found, ("1.0",), untested=False)
         require_tested(found, ("1.0",), untested=True)
+
+    def test_leftovers_of_other_packages_are_not_read(self, tmp_path: Path) -> None:
+        install(tmp_path, "Name: vllm\nVersion: 0.33.0\n")
+        (tmp_path / "~riton-3.6.0.dist-info").mkdir()
+        (tmp_path / "broken-1.0.dist-info").mkdir()
+        (tmp_path / "broken-1.0.dist-info" / "METADATA").write_bytes(b"\xff")
+        found = find_consumer("vllm", str(tmp_path))
+        assert found is not None
+        assert found.version == "0.33.0"
+        assert (version_in(tmp_path, "vllm"), version_in(tmp_path, "triton")) == ("0.33.0", None)
+
+    @pytest.mark.parametrize("metadata", [b"Name: vllm\n", b"Name: vllm\nVersion: \xff\n", None])
+    def test_a_version_that_is_not_written_is_told(self, tmp_path: Path, metadata: bytes | None) -> None:
+        install(tmp_path, "")
+        path = tmp_path / "vllm-0.33.0.dist-info" / "METADATA"
+        path.unlink() if metadata is None else path.write_bytes(metadata)
+        with pytest.raises(InvalidInput, match="does not say its version: its METADATA is damaged"):
+            find_consumer("vllm", str(tmp_path))
+
+    @pytest.mark.parametrize(
+        ("text", "told"),
+        [
+            (None, f"no file .*{VLLM.path}: another version of the consumer than was tested has moved it"),
+            ("", "has no Triton kernel fused_moe_kernel: another version of vllm than was tested"),
+            (
+                "import triton\n\n@triton.jit\ndef fused_moe_kernel(a_ptr, new_ptr):\n    pass\n",
+                r"fused_moe_kernel is called otherwise than in the versions of vllm that were tested \(signature: ",
+            ),
+        ],
+    )
+    def test_a_kernel_that_moved_or_changed_is_told(self, tmp_path: Path, text: str | None, told: str) -> None:
+        pytest.importorskip("triton")
+        if text is not None:
+            (tmp_path / VLLM.path).parent.mkdir(parents=True)
+            (tmp_path / VLLM.path).write_text(text)
+        with pytest.raises(InvalidInput, match=told):
+            kernel_source(VLLM, scheme_named("bfloat16", SCHEMES), InstalledConsumer("vllm", "0.99.0", tmp_path))
+
+    @pytest.mark.parametrize("consumer", [vllm_moe, sglang_moe])
+    def test_a_reader_that_moved_is_no_fault_of_the_tables(
+        self, tmp_path: Path, consumer: ModuleType, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        consumer.export(request(tmp_path, **MIXTRAL))
+        for path in (VLLM.path, sglang_moe.READER):
+            (tmp_path / path).parent.mkdir(parents=True)
+            (tmp_path / path).write_text("")
+        feed = "warpplan.service.feeds.moe.moe_feed"
+        moved = InstalledConsumer(consumer.TESTED[0], "0.99.0", tmp_path)
+        monkeypatch.setattr(f"{feed}.find_consumer", lambda name, where: moved)
+        monkeypatch.setattr(f"{feed}.kernel_source", lambda kernel, scheme, _: kernel_source(kernel, scheme, None))
+        with pytest.raises(InvalidInput, match="has no get_moe_configs: another version of the consumer"):
+            consumer.verify(replace(request(tmp_path, **MIXTRAL), untested=True))

@@ -19,6 +19,7 @@ from warpplan.planner.errors import InvalidInput
 from warpplan.planner.values.device import DEVICES
 from warpplan.profiler.embedded import embedded
 from warpplan.service.feeds import FeedRequest, sglang_moe, vllm_moe
+from warpplan.service.feeds.machine_here import Machine
 from warpplan.service.feeds.moe.model_shapes import MODELS
 from warpplan.service.feeds.moe.table_files import TableKey
 from warpplan.service.feeds.moe_facts.absent_imports import absent_packages, run_file
@@ -33,6 +34,11 @@ H200 = "NVIDIA H200"
 
 needs_vllm = pytest.mark.skipif(not (SITE / "vllm").is_dir(), reason="needs vLLM's wheel: make test-feeds")
 needs_sglang = pytest.mark.skipif(not (SITE / "sglang").is_dir(), reason="needs SGLang's wheel: make test-feeds")
+
+
+@pytest.fixture(autouse=True)
+def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("warpplan.service.feeds.moe.moe_feed.machine_here", Machine)
 
 
 def request(out: Path, **settings: str) -> FeedRequest:
