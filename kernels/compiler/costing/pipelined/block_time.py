@@ -140,7 +140,7 @@ def _body(work: Sequence[WorkFacts], costs: CostTable, warps: int) -> tuple[floa
     loops = [i for i, w in enumerate(work) if w.kind == "loop"]
     first, last = (loops[0], loops[-1]) if loops else (len(work), len(work))
     needed = _needed_by(work, loops)
-    before = [i for i in range(len(work)) if i in needed or (loops and i < first and not _after(work, i, loops))]
+    before = [i for i in range(len(work)) if i in needed or (i < first and not _after(work, i, loops))]
     after = [i for i in range(len(work)) if i > last and i not in needed]
     begin = _play(work, prices, before)
     begin_busy = max(_busy([work[i] for i in before], [prices[i] for i in before], warps).values())

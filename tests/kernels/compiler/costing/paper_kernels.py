@@ -31,6 +31,36 @@ def pointer_product(
 
 
 @triton.jit
+def widened_product(
+    a_ptr, b_ptr, c_ptr, K, stride_am, stride_bk, stride_cm, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """The second operand has 8 bits, and is converted to the first one's type."""
+    rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    inner = tl.arange(0, BLOCK_K)
+    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for k in range(0, K, BLOCK_K):
+        a = tl.load(a_ptr + rows[:, None] * stride_am + (k + inner)[None, :])
+        b = tl.load(b_ptr + (k + inner)[:, None] * stride_bk + columns[None, :])
+        acc = tl.dot(a, b.to(a.dtype), acc)
+    tl.store(c_ptr + rows[:, None] * stride_cm + columns[None, :], acc)
+
+
+@triton.jit
+def row_twice(x_ptr, out_ptr, N, BLOCK: tl.constexpr):
+    """A row that two loops read."""
+    start = x_ptr + tl.program_id(0) * N
+    total = tl.zeros((BLOCK,), tl.float32)
+    for k in range(0, N, BLOCK):
+        total += tl.load(start + k + tl.arange(0, BLOCK))
+    mean = tl.sum(total) / N
+    for k in range(0, N, BLOCK):
+        x = tl.load(start + k + tl.arange(0, BLOCK))
+        tl.store(out_ptr + tl.program_id(0) * N + k + tl.arange(0, BLOCK), x - mean)
+
+
+@triton.jit
 def block_pointer_product(
     a_ptr, b_ptr, c_ptr, M, N, K,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,

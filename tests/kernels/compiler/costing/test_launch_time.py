@@ -191,6 +191,20 @@ class TestTime:
         shared_us = 16 * model.price.prologue_busy / model.clock_hz * 1e6
         assert one < shared_us < sixteen
 
+    def test_a_kernel_without_a_loop_takes_what_its_operations_take(self, facts: dict[str, KernelFacts]) -> None:
+        work = facts["mma"].loops[0].work
+        once, twice = (
+            block_price(replace(facts["mma"], loops=(), body=body), PROFILE)
+            for body in (work, (*work, *(w for w in work if w.kind == "elementwise")))
+        )
+        assert 0 < once.prologue_busy < once.prologue_cycles < twice.prologue_cycles
+
+    def test_iterations_that_copy_nothing_ahead_issue_less(self, facts: dict[str, KernelFacts]) -> None:
+        (loop,) = facts["mma"].loops
+        plain = replace(loop, work=tuple(replace(w, ahead=False) for w in loop.work))
+        copying, waiting = (block_price(replace(facts["mma"], loops=(one,)), PROFILE).loops[0] for one in (loop, plain))
+        assert waiting.busy_cycles < copying.busy_cycles
+
     def test_a_product_that_is_waited_for_leaves_its_slot_a_copy_earlier(self, facts: dict[str, KernelFacts]) -> None:
         (flying,) = block_price(facts["wgmma"], PROFILE).loops
         assert flying.flying
@@ -238,6 +252,16 @@ class TestPaper:
         memory = launch_memory(PaperKernel(texts["wgmma"]), sizes, (n // 128 * (n // 128), 1, 1), H200, 132)
         assert memory.dram_loaded_bytes > 3 * 2 * 2 * n * n
         assert memory.dram_loaded_bytes < memory.loaded_bytes
+
+    def test_what_a_program_reads_again_comes_from_l2(self) -> None:
+        text = cut(source_of(pk.row_twice, "x_ptr=*fp32, out_ptr=*fp32, N=i32, BLOCK=1024"), TARGET, {}).text
+        rows, n = 4096, 16_384
+        memory = launch_memory(PaperKernel(text), {"N": n}, (rows, 1, 1), H200, 4 * H200.sm_count)
+        assert memory.loaded_bytes == 2 * 4 * rows * n
+        assert memory.dram_loaded_bytes == 4 * rows * n
+        assert memory.dram_bytes == 2 * 4 * rows * n
+        longer = launch_memory(PaperKernel(text), {"N": 64 * n}, (rows, 1, 1), H200, 4 * H200.sm_count)
+        assert longer.dram_loaded_bytes == longer.loaded_bytes
 
     def test_block_pointers_are_read_alike(self) -> None:
         text = cut(source(TILES["wgmma"], pk.block_pointer_product, ""), TARGET, {"num_warps": 4}).text
