@@ -1,11 +1,9 @@
-"""Loads into registers that are used at once: tiles of fp32, a block's scales or a row's factors, one word a thread or
-more.
+"""Loads into registers that are used at once: tiles of fp32, a block's scales or a row's factors.
 
-``global_load`` is of four warps that read consecutive words of ``bytes``, at most 16 bytes a thread and instruction.
+``global_load`` is of four warps that read consecutive words of ``bytes``, one a thread or more, at most 16 bytes a
+thread and instruction.
 latency    issue → every word is in its register, nothing else in flight.
-occupancy  cycles a tile where eight are in flight: the slope between two lengths of a walk.
-"l2": a megabyte a block, four times its L1, that was just read. "dram": lines never touched since L2 was flushed by
-reading.
+"l2": memory that was just read. "dram": lines never touched since L2 was flushed by reading.
 """
 
 from __future__ import annotations
@@ -15,28 +13,22 @@ from collections.abc import Iterator
 import numpy as np
 
 from warpplan.kernels.triton_compat import gl, gluon, thread_barrier
-from warpplan.profiler.probes.harness.cases import Case, Live, Pointer
-from warpplan.profiler.probes.harness.device_code import active_repetitions, clock, probe_kernel, record, wait_for
+from warpplan.profiler.probes.harness.cases import Case, Pointer
+from warpplan.profiler.probes.harness.device_code import active_repetitions, clock, probe_kernel, record
 from warpplan.profiler.probes.harness.sampling import (
     MOST_BLOCKS,
     REPETITIONS,
     Record,
-    Samples,
     cost,
     flush_l2,
     out_elements,
     quantiles,
     sample,
-    slope,
 )
 from warpplan.profiler.probes.points import Point
 
 COLUMNS = 2
-FLIGHT = 8
-"""Tiles that are asked for before the first is used."""
-SHORT, LONG = 1, 9
-"""Walks in flights, of tiles that no other walk reads."""
-L2_BYTES = 2**20
+"""Of a sample: the clock's own cycles, and a load's with them."""
 LINE_BYTES = 128
 """Of L2 (CUDA C++ Programming Guide, "Device Memory Accesses"): smaller tiles lie as far apart."""
 
@@ -76,7 +68,7 @@ def _arrived(x, COUNT: gl.constexpr):
 
 
 @probe_kernel
-def tile_once(out, data, sink, reps, stride, spread, WORDS: gl.constexpr, APART: gl.constexpr):
+def global_load(out, data, sink, reps, stride, spread, WORDS: gl.constexpr, APART: gl.constexpr):
     pid = gl.program_id(0)
     total = gl.zeros([WORDS], gl.int32, _words(WORDS))
     for r in range(active_repetitions(reps, stride)):
@@ -93,79 +85,24 @@ def tile_once(out, data, sink, reps, stride, spread, WORDS: gl.constexpr, APART:
     gl.store(sink + gl.arange(0, WORDS, _words(WORDS)), total)
 
 
-@probe_kernel
-def tile_walk(out, data, sink, reps, inner, stride, spread, mask, WORDS: gl.constexpr, APART: gl.constexpr,
-              FLIGHT: gl.constexpr):  # fmt: skip
-    """Each repetition adds up ``inner`` flights of tiles, of ``mask`` + 1 in a block's turn."""
-    pid = gl.program_id(0)
-    total = gl.zeros([WORDS], gl.int32, _words(WORDS))
-    index = 0
-    for r in range(active_repetitions(reps, stride)):
-        thread_barrier()
-        start = clock()
-        for _ in range(inner):
-            for i in gl.static_range(FLIGHT):
-                total = total ^ _tile(data, pid * spread + index + i, WORDS, APART)
-            index = (index + FLIGHT) & mask
-        total = wait_for(total)
-        record(out, pid * reps + r, 0, 1, clock() - start)
-    gl.store(sink + gl.arange(0, WORDS, _words(WORDS)), total)
-
-
-def _words_of(point: Point) -> int:
-    return point.number("bytes") // 4
-
-
-def _apart(point: Point) -> int:
-    """Words from one tile to the next."""
-    return max(_words_of(point), LINE_BYTES // 4)
-
-
-def tiles_a_block(point: Point) -> int:
-    """Tiles that a block has for itself: a power of two, as many as the longest walk's from DRAM."""
-    if point.text("source") == "l2":
-        return L2_BYTES // (4 * _apart(point))
-    return 1 << (REPETITIONS * LONG * FLIGHT - 1).bit_length()
-
-
 def cases(point: Point) -> tuple[Case, ...]:
-    words, apart = _words_of(point), _apart(point)
+    words = point.number("bytes") // 4
+    apart = max(words, LINE_BYTES // 4)
     buffers = (
         ("out", Pointer("int32", out_elements(COLUMNS))),
-        ("data", Pointer("int32", MOST_BLOCKS * tiles_a_block(point) * apart)),
+        ("data", Pointer("int32", MOST_BLOCKS * REPETITIONS * apart)),
         ("sink", Pointer("int32", words)),
     )
-    constants = (("WORDS", words), ("APART", apart))
-
-    def numbers(*names: str) -> tuple[tuple[str, str], ...]:
-        return tuple((name, "i32") for name in names)
-
-    walked = numbers("reps", "inner", "stride", "spread", "mask")
-    return (
-        Case(tile_once, (*buffers, *numbers("reps", "stride", "spread")), constants, 4),
-        Case(tile_walk, (*buffers, *walked), (*constants, ("FLIGHT", FLIGHT)), 4),
-    )
+    numbers = tuple((name, "i32") for name in ("reps", "stride", "spread"))
+    return (Case(global_load, (*buffers, *numbers), (("WORDS", words), ("APART", apart)), 4),)
 
 
 def measure(point: Point) -> Iterator[Record]:
-    once, walk = (case.live() for case in cases(point))
-    dram, spread = point.text("source") == "dram", tiles_a_block(point)
-
-    def launched(live: Live, columns: int, **numbers: int) -> Samples:
-        """Cycles of tiles that are all in L2, read by a first launch, or none of them."""
-        if dram:
-            flush_l2()
-        else:
-            sample(live, columns, spread=spread, **numbers)
-        return sample(live, columns, spread=spread, **numbers)
-
-    alone = launched(once, COLUMNS)
-    short, long = (launched(walk, 1, inner=flights, mask=spread - 1)[:, 0] for flights in (SHORT, LONG))
-    overhead = float(np.median(alone[:, 0]))
-    yield cost(
-        point.kind,
-        point.parameters,
-        latency=quantiles(alone[:, 1] - overhead),
-        occupancy=quantiles(slope(long, short, (LONG - SHORT) * FLIGHT)),
-        issue=None,
-    )
+    (live,) = (case.live() for case in cases(point))
+    if point.text("source") == "dram":
+        flush_l2()
+    else:
+        sample(live, COLUMNS, spread=REPETITIONS)
+    cycles = sample(live, COLUMNS, spread=REPETITIONS)
+    alone = cycles[:, 1] - float(np.median(cycles[:, 0]))
+    yield cost(point.kind, point.parameters, latency=quantiles(alone), occupancy=None, issue=None)

@@ -26,6 +26,7 @@ CHAIN = 8
 READ_BYTES = 2**14
 """Of ``ldmatrix``, read an iteration or more, for the same reason."""
 SLOTS = 4
+"""Buffers that are read in turn."""
 
 
 @gluon.constexpr_function

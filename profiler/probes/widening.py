@@ -1,8 +1,8 @@
 """8-bit elements widened to 16-bit floats, as a product whose weights are quantised needs them; one warp group.
 
 A tile is widened by what Triton compiles the conversion to, and the pairs of words that come out are folded into the
-words of the next tile: an exclusive-or for four elements, which the same loop without the conversion takes as well, and
-which is taken off.
+words of the next tile: an exclusive-or for four elements, which is counted as what uses the result. What is taken off
+is the loop, and a tile's words taken apart and put together once an iteration.
 latency    one tile until it is widened.
 occupancy  cycles a tile in steady state: the slope between two lengths of the loop; ``issue`` is the same.
 """
@@ -21,7 +21,7 @@ from warpplan.profiler.probes.harness.sampling import Record, out_elements, quan
 from warpplan.profiler.probes.points import ROWS, Point
 
 KEPT = "kept"
-"""The loop without a conversion."""
+"""The loop without a conversion: its steps undo each other in pairs, which ptxas sees."""
 
 
 @gluon.constexpr_function
@@ -32,7 +32,7 @@ def _layout():
 
 @gluon.jit
 def _kept(x):
-    """Other elements, at one operation a word of four."""
+    """Other elements, and the same again after a second time."""
     return gl.inline_asm_elementwise(
         "xor.b32 $0, $1, 0x01010101;", "=r,r", [x], dtype=gl.int8, is_pure=False, pack=4
     )  # fmt: skip
@@ -98,8 +98,8 @@ def _case(columns: int, source: str, to: str = "") -> Case:
 
 
 def _unrolled(columns: int) -> int:
-    """Tiles an iteration: from one to the next a tile's words are taken apart and put together, which is no part of a
-    conversion."""
+    """Tiles an iteration, an even number: from one iteration to the next a tile's words are taken apart and put
+    together, which is no part of a conversion."""
     return 1024 // columns
 
 

@@ -12,7 +12,7 @@ pytest.importorskip("triton", reason="the probes' modules hold Gluon source")
 from warpplan.profiler.probes import arithmetic, gather, loads, mma, tiles, tma, wgmma, widening
 from warpplan.profiler.probes.harness.cases import Case
 from warpplan.profiler.probes.harness.sampling import REPETITIONS, ceiling, quantiles, slope
-from warpplan.profiler.probes.points import ACTIVATIONS, FAMILIES, Point
+from warpplan.profiler.probes.points import ACTIVATIONS, FAMILIES, WIDENED_COLUMNS, Point
 
 CLOCK, LOOP = 11.0, 40.0
 
@@ -33,8 +33,6 @@ def invented(monkeypatch: pytest.MonkeyPatch) -> None:
             return np.tile([CLOCK, *([CLOCK + 50.0] if columns == 3 else []), CLOCK + 700.0], (8, 1))
         if kernel in ("load_rate", "store_rate"):
             cycles = inner * constants.get("GROUP", 1) * 128.0
-        elif kernel == "tile_walk":
-            cycles = 500.0 + inner * constants["FLIGHT"] * 9.0
         elif kernel == "mma":
             cycles = LOOP + inner * constants["CHAIN"] * 33.0 + (25.0 if inner else 0.0)
         elif kernel == "widening":
@@ -80,7 +78,7 @@ def test_copies(kind: str, parameters: dict[str, Any]) -> None:
     module = {"gather_load": gather, "global_load": loads}.get(kind, tma)
     assert _costs(module, kind, **parameters) == {
         "latency": 700.0,
-        "occupancy": 9.0 if module is loads else 128.0,
+        "occupancy": None if module is loads else 128.0,
         "issue": None if module is loads else 50.0,
     }
 
@@ -154,7 +152,7 @@ def test_every_point_gives_its_entry(module: Any, family: str) -> None:
     for point in FAMILIES[family]:
         (record,) = module.measure(point)
         assert (record["kind"], tuple(sorted(record["parameters"].items()))) == (point.kind, point.parameters)
-        assert record["cost"]["occupancy"]["p50"] > 0
+        assert record["cost"]["latency" if module is loads else "occupancy"]["p50"] > 0
 
 
 def test_a_load_rate_never_reads_a_dram_box_twice() -> None:
@@ -176,15 +174,16 @@ def test_gathers_from_dram_never_copy_a_box_twice(point: Point) -> None:
 
 
 @pytest.mark.parametrize("point", FAMILIES["loads"], ids=lambda p: p.label)
-def test_walks_over_tiles_stay_in_their_array_and_share_no_line(point: Point) -> None:
-    _, walk = loads.cases(point)
-    (elements,) = (a.elements for name, a in walk.arguments if name == "data")
-    apart = dict(walk.constants)["APART"]
-    a_block = loads.tiles_a_block(point)
-    assert (elements, a_block & (a_block - 1)) == (160 * a_block * apart, 0)
-    if point.text("source") == "dram":
-        assert a_block >= REPETITIONS * loads.LONG * loads.FLIGHT
-    assert 4 * apart >= max(point.number("bytes"), loads.LINE_BYTES)
+def test_loads_of_two_blocks_share_no_line(point: Point) -> None:
+    (case,) = loads.cases(point)
+    (elements,) = (a.elements for name, a in case.arguments if name == "data")
+    assert 4 * elements >= 160 * REPETITIONS * max(point.number("bytes"), loads.LINE_BYTES)
+
+
+@pytest.mark.parametrize("columns", WIDENED_COLUMNS)
+def test_what_is_taken_off_a_conversion_undoes_itself(columns: int) -> None:
+    _, kept = widening.cases(Point.of("widen_fp8_float16", elements=64 * columns))
+    assert dict(kept.constants)["UNROLL"] % 2 == 0
 
 
 def test_statistics() -> None:

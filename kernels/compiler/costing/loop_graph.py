@@ -38,8 +38,11 @@ TMA_ALIGNMENT = 1_024
 """A tile swizzled by 128 bytes repeats every 1,024 (CUDA Driver API, ``CUtensorMapSwizzle``)."""
 MMA_ROWS, MMA_K_BYTES, MMA_COLUMNS = 64, 32, 256
 """wgmma's m, bytes of k, and widest n (PTX ISA, "wgmma.mma_async")."""
-WARP_ROWS, QUARTERS = 16, 4
-"""mma.sync's m (PTX ISA, "mma.m16n8k16"), and the tensor cores of an SM, of which each serves every fourth warp."""
+SYNC_ROWS, SYNC_COLUMNS, TENSOR_CORES = 16, 8, 4
+"""mma.sync's m and n (PTX ISA, "mma.m16n8k16"), and the tensor cores of an SM, of which each serves every fourth
+warp."""
+MANY_COLUMNS = 256
+"""Of a warp's sums side by side: none waits for itself, as measured."""
 BASE_REGISTERS = 24
 """Registers a thread of every partition before any value: the least that ``setmaxnreg`` takes (PTX ISA)."""
 MOST_REGISTERS = 240
@@ -365,7 +368,7 @@ def _part(part: Part, size: int, costs: CostTable, source: str) -> Cost:
 def _product(product: Product, costs: CostTable, share: int, warps: int) -> Cost:
     """All wgmma instructions of one consumer's rows, back to back. Its warp groups share out rows, then columns."""
     rows = product.m // share
-    if product.tensor_cores == "mma" and (measured := _synchronous(product, costs, rows, warps)) is not None:
+    if product.tensor_cores == "mma" and (measured := _mma_sync(product, costs, rows, warps)) is not None:
         return measured
     groups = max(1, warps // 4)
     columns = groups // max(1, min(groups, rows // MMA_ROWS))
@@ -378,8 +381,9 @@ def _product(product: Product, costs: CostTable, share: int, warps: int) -> Cost
         except MissingCosts:
             continue
     k = -(-product.k * product.element.element_bits // (8 * MMA_K_BYTES))
-    # mma.sync takes 16 rows: of fewer than wgmma's it does no more than it has to.
-    tall = rows / MMA_ROWS if product.tensor_cores == "mma" else max(1, rows // MMA_ROWS)
+    # mma.sync takes 16 rows: of fewer than wgmma's it does no more than it has to, and holds the warps that issue it.
+    synchronous = product.tensor_cores == "mma"
+    tall = max(rows, SYNC_ROWS) / MMA_ROWS if synchronous else max(1, rows // MMA_ROWS)
     count = k * -(-product.n // each) * tall
     is_estimated = product.tensor_cores != "wgmma" or product.element.element not in ("bf16", "f16", "f8E4M3FN")
     if cost is None or cost.occupancy is None:
@@ -390,23 +394,23 @@ def _product(product: Product, costs: CostTable, share: int, warps: int) -> Cost
     busy = TIMES_WGMMA[product.tensor_cores] * count * cost.occupancy.p50
     tail = max(0.0, _median(cost.latency, cost.occupancy.p50) - cost.occupancy.p50)
     spread = max(0.0, cost.latency.p90 - cost.latency.p50) if cost.latency is not None else 0.0
-    return Cost(busy + tail, busy, min(busy, count * _median(cost.issue)), spread, is_estimated or a != product.a)
+    issue = busy if synchronous else min(busy, count * _median(cost.issue))
+    return Cost(busy + tail, busy, issue, spread, is_estimated or a != product.a)
 
 
-def _synchronous(product: Product, costs: CostTable, rows: int, warps: int) -> Cost | None:
-    """All mma.sync instructions: warps share the accumulators out, and those of one tensor core take turns, so that
+def _mma_sync(product: Product, costs: CostTable, rows: int, warps: int) -> Cost | None:
+    """All mma.sync instructions: warps share the accumulators out, and those of one tensor core alternate, so that
     together they wait for their sums as one warp does that has as many; ``None`` without a measured ``mma``."""
-    side_by_side = max(rows, WARP_ROWS) * product.n // (WARP_ROWS * min(QUARTERS, warps))
+    columns = max(SYNC_COLUMNS, max(rows, SYNC_ROWS) * product.n // (SYNC_ROWS * min(TENSOR_CORES, warps)))
     dtype = product.dtype if product.dtype != "float8_e4m3fn" else "float16"
     try:
-        step, full = (costs.lookup("mma", n, dtype=dtype) for n in (max(8, side_by_side), MMA_COLUMNS))
+        step, full = (costs.lookup("mma", n, dtype=dtype) for n in (columns, MANY_COLUMNS))
     except MissingCosts:
         return None
     k = -(-product.k * product.element.element_bits // (8 * MMA_K_BYTES))
     issued = k * _median(step.occupancy)
-    busy = k * side_by_side * _median(full.occupancy) / MMA_COLUMNS
-    tail = max(0.0, _median(step.latency) - _median(step.occupancy))
-    return Cost(issued + tail, min(busy, issued), issued, 0.0, product.element.element not in ("bf16", "f16"))
+    busy = min(issued, k * columns * _median(full.occupancy) / MANY_COLUMNS)
+    return Cost(issued, busy, issued, 0.0, product.element.element not in ("bf16", "f16"))
 
 
 def operation_of(work: LoopWork, cost: Cost, shape: Shape) -> Operation:

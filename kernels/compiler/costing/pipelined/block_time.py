@@ -86,7 +86,7 @@ def _loop(loop: LoopFacts, costs: CostTable, warps: int) -> LoopPrice:
     meeting = float(meeting_cycles(costs)) if loop.ring_bytes else 0.0
     serial = _serial(loop.work, prices, meeting)
     ahead = [w for w in loop.work if w.ahead]
-    busy = _busy(loop.work, prices, warps)
+    busy = _busy(loop.work, prices, warps, WARP_CYCLES if ahead else PLAIN_WARP_CYCLES)
     products = [w.product for w in loop.work if w.product is not None]
     return LoopPrice(
         serial, max(busy.values()), loop.ring_bytes, any(w.kind == "load" for w in ahead), loop.loaded_bytes,
@@ -97,10 +97,10 @@ def _loop(loop: LoopFacts, costs: CostTable, warps: int) -> LoopPrice:
     )  # fmt: skip
 
 
-def _busy(work: Sequence[WorkFacts], prices: Sequence[Cost], warps: int) -> dict[str, float]:
+def _busy(work: Sequence[WorkFacts], prices: Sequence[Cost], warps: int, each: float = 0.0) -> dict[str, float]:
     """Cycles of each unit where other blocks fill every wait: of what a price says bytes count alone, not what passes
-    before the first of them."""
-    found = {SCHEDULERS: (WARP_CYCLES if any(w.ahead for w in work) else PLAIN_WARP_CYCLES) * warps}
+    before the first of them. ``each`` is what every warp issues beside."""
+    found = {SCHEDULERS: each * warps}
     for w, cost in zip(work, prices, strict=True):
         unit = UNIT[w.kind]
         if unit == "LSU":

@@ -8,6 +8,7 @@ if L2 holds what all programs read that run at once.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -92,7 +93,8 @@ def _run(
 def _by_operation(
     programs: Sequence[PaperProgram], store: bool, *, afresh: bool = False
 ) -> dict[int, list[TileAccess]]:
-    """What each operation of ``programs`` touches; ``afresh`` leaves out what the same program touched before."""
+    """What each operation of ``programs`` touches; ``afresh`` leaves out what the same program touched before: as many
+    bytes, as often, from the same place on."""
     found: dict[int, list[TileAccess]] = defaultdict(list)
     for program in programs:
         before: set[tuple[object, ...]] = set()
@@ -118,7 +120,10 @@ def _needed(
     Programs that share a tile may lie too close together for those spread over the launch to show it: neighbours do.
     All different tiles are no more than each run of neighbours has, taken ``scale`` times, so the less counts.
     """
-    return sum(min(_distinct(found, each), scale * _distinct(neighbours[at], 1.0)) for at, found in spread.items())
+    return sum(
+        min(_distinct(found, each), scale * _distinct(neighbours[at], 1.0) if at in neighbours else math.inf)
+        for at, found in spread.items()
+    )
 
 
 def _distinct(accesses: Sequence[TileAccess], each: float) -> float:

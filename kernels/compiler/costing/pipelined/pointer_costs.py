@@ -7,9 +7,10 @@ fall-back for it, and what was priced by a fall-back is said (:func:`missing_poi
   measures): the latency of a TMA box of as many bytes from the same place; an instruction
   copies 16 bytes a thread and leaves a warp after 4 cycles (32 lanes of 16 bytes at 128 bytes a cycle, CUDA C++
   Programming Guide, "Shared Memory"); the load-store unit is held for bytes / 128.
-- ``global_load`` (bytes): as ``gather_load``. Such a load waits where it stands.
+- ``global_load`` (bytes, source): the same. Such a load waits where it stands; its latency alone is measured.
 - ``ldmatrix``: the profile's ``shared_load``.
 - ``mma`` (m16n8k16 on register operands): half of the rate of wgmma, in proportion to its rows, 16 at least.
+- ``widen_fp8_float16`` and its like: the profile's ``convert``, from fp32 to bfloat16.
 """
 
 from __future__ import annotations
@@ -22,22 +23,18 @@ from warpplan.kernels.compiler.costing.pipelined.kernel_facts import WorkFacts
 from warpplan.planner.errors import MissingCosts
 from warpplan.planner.values.costs import CostTable, OperationCost, Quantiles
 
-WANTED: dict[str, str] = {
-    "gather_load": "bytes=8192 … 32768, source=l2|dram: rows that cp.async copies",
-    "global_load": "bytes=512 … 8192, source=l2|dram: a tile into registers, used at once",
-    "ldmatrix": "bytes=4096 … 32768: operands of mma.sync out of a swizzled tile",
-    "mma": "n=16 … 256: m16n8k16, n / 8 accumulators of a warp in turn",
-}
-"""Points that a profile should have for kernels that load through pointers: kind → parameters and what is timed
-(families ``gather``, ``loads`` and ``mma`` of ``warpplan profile --only``)."""
+WIDENED = ("widen_fp8_float16", "widen_fp8_bfloat16", "widen_int8_float16", "widen_int8_bfloat16")
+WANTED = ("gather_load", "global_load", "ldmatrix", "mma", *WIDENED)
+"""Kinds that a profile should have for kernels that load through pointers (families ``gather``, ``loads``, ``mma`` and
+``widening`` of ``warpplan profile --only``)."""
 LSU_BYTES_PER_CYCLE = 128.0
 """Shared memory's and L1's width an SM (CUDA C++ Programming Guide, "Shared Memory")."""
 COPY_BYTES = 16
 """Of a thread's widest copy; :data:`COPY_ISSUE_CYCLES` until the warp goes on."""
 COPY_ISSUE_CYCLES = 4.0
-LEAST_ELEMENTS, MEASURED_ELEMENTS = 128, 1024
-"""One element a thread of four warps, and the smallest tile whose arithmetic was measured: what lies between is in
-proportion."""
+LEAST_ELEMENTS, MEASURED_ELEMENTS, WIDENED_ELEMENTS = 128, 1024, 2048
+"""One element a thread of four warps, and the smallest tiles whose arithmetic was measured, and whose conversion from 8
+bits: what lies between is in proportion."""
 MEASURED_BYTES, SHARED_LATENCY = 4096, 30.0
 """The smallest tile whose way through shared memory was measured, and the cycles of one access to it, as in
 :data:`~warpplan.kernels.compiler.costing.loop_graph.ESTIMATED_RATES`."""
@@ -59,19 +56,20 @@ def price(work: WorkFacts, costs: CostTable, warps: int, source: str = "l2") -> 
 def _scaled(work: WorkFacts, cost: Cost) -> Cost:
     """``cost`` in proportion to a tile that is smaller than any that was measured."""
     size = max((part.size for part in work.parts), default=0)
+    least = WIDENED_ELEMENTS if any(part.kind in WIDENED for part in work.parts) else MEASURED_ELEMENTS
     if work.kind in ("convert_layout", "shared_load", "shared_store") and size < MEASURED_BYTES:
         share = max(1, size) / MEASURED_BYTES
         busy = share * cost.occupancy
         return replace(cost, occupancy=busy, issue=share * cost.issue, latency=busy + SHARED_LATENCY * len(work.parts))
-    if work.kind in ("elementwise", "sfu", "reduce") and size < MEASURED_ELEMENTS:
-        share = max(LEAST_ELEMENTS, size) / MEASURED_ELEMENTS
+    if work.kind in ("elementwise", "sfu", "reduce") and size < least:
+        share = max(LEAST_ELEMENTS, size) / least
         return replace(cost, occupancy=share * cost.occupancy, issue=share * cost.issue)
     return cost
 
 
 def missing_points(work: WorkFacts, costs: CostTable) -> str | None:
     """The kind of :data:`WANTED` that ``costs`` lacks for ``work``, if it needs one."""
-    kind = None
+    kind = next((p.kind for p in work.parts if p.kind in WIDENED and not _has(costs, p.kind)), None)
     if work.product is not None:
         kind = "mma" if work.product.cores == "mma" else None
     elif work.kind == "load":
@@ -87,14 +85,11 @@ def _moved(work: WorkFacts, costs: CostTable, warps: int, source: str) -> Cost:
     if work.kind == "store":
         found = _lookup(costs, "tma_store", size, None)
         return Cost(issue, _p50(found.occupancy, size / 32.0), issue)
-    kind = STAGED_KINDS["ahead" if work.ahead else "load"]
-    if _has(costs, kind):
-        measured = costs.lookup(kind, size, source=source)
-        return Cost(
-            _p50(measured.latency), _p50(measured.occupancy, size / LSU_BYTES_PER_CYCLE), _p50(measured.issue, issue)
-        )
-    latency = _p50(_lookup(costs, "tma_load", size, source).latency, 600.0)
-    return Cost(latency, size / LSU_BYTES_PER_CYCLE, issue, estimated=True)
+    kind, busy = STAGED_KINDS["ahead" if work.ahead else "load"], size / LSU_BYTES_PER_CYCLE
+    if not _has(costs, kind):
+        return Cost(_p50(_lookup(costs, "tma_load", size, source).latency, 600.0), busy, issue, estimated=True)
+    measured = costs.lookup(kind, size, source=source)
+    return Cost(_p50(measured.latency), _p50(measured.occupancy, busy), _p50(measured.issue, issue))
 
 
 def _is_operand(work: WorkFacts) -> bool:

@@ -15,10 +15,11 @@ import paper_kernels as pk
 from triton.backends.compiler import GPUTarget
 
 from warpplan.kernels.compiler.analysis.capture import capture
+from warpplan.kernels.compiler.analysis.operation_kinds import Part
 from warpplan.kernels.compiler.costing.loop_graph import Cost
 from warpplan.kernels.compiler.costing.pipelined.block_time import block_price
 from warpplan.kernels.compiler.costing.pipelined.kernel_facts import KernelFacts, ProductFacts, WorkFacts, facts_of
-from warpplan.kernels.compiler.costing.pipelined.pointer_costs import price
+from warpplan.kernels.compiler.costing.pipelined.pointer_costs import WIDENED, price
 from warpplan.kernels.compiler.inspection.signature import source_of
 from warpplan.kernels.compiler.pipeline.cutting import cut
 from warpplan.planner.values.costs import CostTable
@@ -71,6 +72,8 @@ class TestProducts:
         wide = COSTS.lookup("wgmma", 128, dtype="bfloat16", a="shared").occupancy
         assert wide is not None
         assert (old.occupancy, old.estimated) == (2 * STEPS * wide.p50, True)
+        assert old.issue == old.occupancy
+        assert product(1, 64, costs=without("mma")) == product(16, 64, costs=without("mma"))
         assert not product(64, 128).estimated
 
 
@@ -86,6 +89,10 @@ def widened() -> dict[tuple[str, str], KernelFacts]:
     return found
 
 
+def converted(kind: str, elements: int) -> Cost:
+    return price(WorkFacts("elementwise", (Part(kind, elements),)), COSTS, 4)
+
+
 class TestConversions:
     @pytest.mark.parametrize(
         ("formats", "kind"),
@@ -99,7 +106,20 @@ class TestConversions:
         assert [(p.size, p.estimated) for p in parts if p.kind == kind] == [(64 * 64, False)]
         assert not [p for p in parts if p.kind == "convert"]
 
-    def test_each_costs_what_it_was_measured_at(self, widened: dict[tuple[str, str], KernelFacts]) -> None:
+    @pytest.mark.parametrize("kind", WIDENED)
+    def test_each_costs_what_it_was_measured_at(self, kind: str) -> None:
+        found = COSTS.lookup(kind, 4096).occupancy
+        assert found is not None
+        whole = converted(kind, 4096)
+        assert (whole.occupancy, whole.estimated) == (found.p50, False)
+        assert converted(kind, 1024).occupancy == pytest.approx(converted(kind, 2048).occupancy / 2)
+
+    def test_an_older_profile_says_what_it_lacks(self, widened: dict[tuple[str, str], KernelFacts]) -> None:
+        old = replace(embedded("NVIDIA H200"), costs=without(*WIDENED))
+        missing = {block_price(facts, old).missing for facts in widened.values()}
+        assert missing == {(kind,) for kind in WIDENED}
+
+    def test_the_slower_ones_make_a_loop_slower(self, widened: dict[tuple[str, str], KernelFacts]) -> None:
         profile = embedded("NVIDIA H200")
         serial = {formats: block_price(facts, profile).loops[0].serial_cycles for formats, facts in widened.items()}
         assert serial["fp8e4nv", "bf16"] > 1.2 * serial["fp8e4nv", "fp16"]
@@ -108,5 +128,5 @@ class TestConversions:
     def test_an_older_profile_takes_the_conversion_that_it_has(
         self, widened: dict[tuple[str, str], KernelFacts]
     ) -> None:
-        old = replace(embedded("NVIDIA H200"), costs=without(*{k for k in COSTS.kinds() if k.startswith("widen")}))
+        old = replace(embedded("NVIDIA H200"), costs=without(*WIDENED))
         assert len({round(block_price(facts, old).loops[0].serial_cycles, 6) for facts in widened.values()}) == 1
