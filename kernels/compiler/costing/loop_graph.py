@@ -400,7 +400,8 @@ def _product(product: Product, costs: CostTable, share: int, warps: int) -> Cost
 
 def _mma_sync(product: Product, costs: CostTable, rows: int, warps: int) -> Cost | None:
     """All mma.sync instructions: warps share the accumulators out, and those of one tensor core alternate, so that
-    together they wait for their sums as one warp does that has as many; ``None`` without a measured ``mma``."""
+    together they wait for their sums as one warp does that has as many. While they wait they issue what is independent,
+    as ptxas orders it. ``None`` without a measured ``mma``."""
     columns = max(SYNC_COLUMNS, max(rows, SYNC_ROWS) * product.n // (SYNC_ROWS * min(TENSOR_CORES, warps)))
     dtype = product.dtype if product.dtype != "float8_e4m3fn" else "float16"
     try:
@@ -408,9 +409,9 @@ def _mma_sync(product: Product, costs: CostTable, rows: int, warps: int) -> Cost
     except MissingCosts:
         return None
     k = -(-product.k * product.element.element_bits // (8 * MMA_K_BYTES))
-    issued = k * _median(step.occupancy)
-    busy = min(issued, k * columns * _median(full.occupancy) / MANY_COLUMNS)
-    return Cost(issued, busy, issued, 0.0, product.element.element not in ("bf16", "f16"))
+    latency = k * _median(step.occupancy)
+    busy = min(latency, k * columns * _median(full.occupancy) / MANY_COLUMNS)
+    return Cost(latency, busy, busy, 0.0, product.element.element not in ("bf16", "f16"))
 
 
 def operation_of(work: LoopWork, cost: Cost, shape: Shape) -> Operation:

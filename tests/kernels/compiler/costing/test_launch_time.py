@@ -201,9 +201,12 @@ class TestTime:
 
     def test_iterations_that_copy_nothing_ahead_issue_less(self, facts: dict[str, KernelFacts]) -> None:
         (loop,) = facts["mma"].loops
-        plain = replace(loop, work=tuple(replace(w, ahead=False) for w in loop.work))
-        copying, waiting = (block_price(replace(facts["mma"], loops=(one,)), PROFILE).loops[0] for one in (loop, plain))
-        assert waiting.busy_cycles < copying.busy_cycles
+        small = replace(next(w for w in loop.work if w.ahead), moved_bytes=512, needs=())
+        copying, waiting = (
+            block_price(replace(facts["mma"], loops=(replace(loop, work=(replace(small, ahead=ahead),)),)), PROFILE)
+            for ahead in (True, False)
+        )
+        assert waiting.loops[0].busy_cycles < copying.loops[0].busy_cycles
 
     def test_a_product_that_is_waited_for_leaves_its_slot_a_copy_earlier(self, facts: dict[str, KernelFacts]) -> None:
         (flying,) = block_price(facts["wgmma"], PROFILE).loops
