@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from warpplan.kernels.compiler.costing.pipelined.assembled_first import as_assembled, assembled_first
 from warpplan.kernels.compiler.costing.pipelined.kernel_facts import KernelFacts, facts_of
 from warpplan.kernels.compiler.costing.pipelined.launch_time import LaunchFacts, LaunchModel, LaunchTime
-from warpplan.kernels.compiler.costing.pipelined.launch_traffic import launch_memory, neighbour_bytes
+from warpplan.kernels.compiler.costing.pipelined.launch_traffic import launch_memory, neighbour_bytes, run_slowdown
 from warpplan.planner.errors import InvalidConfig, InvalidInput, WarpplanError
 from warpplan.planner.values.device import Device
 from warpplan.planner.values.profile import Profile
@@ -179,7 +179,8 @@ class Tuner:
             return self._too_large
         memory = launch_memory(paper, sizes, grid, self.device, resident * self.device.sm_count)
         cold = min(1.0, memory.dram_loaded_bytes / memory.loaded_bytes) if memory.loaded_bytes else 1.0
-        launch = replace(launch, trips=memory.trips, dram_bytes=memory.dram_bytes, cold=cold)
+        dram_bytes = memory.dram_bytes + (run_slowdown(facts, memory.trips) - 1.0) * memory.dram_loaded_bytes
+        launch = replace(launch, trips=memory.trips, dram_bytes=dram_bytes, cold=cold)
         neighbours = neighbour_bytes(paper, sizes, grid)
         return _Candidate(config, text, model, launch, memory.known, memory.counted, neighbours)
 

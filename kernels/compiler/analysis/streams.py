@@ -5,20 +5,29 @@ Shown where the address depends on all of the program ids that the kernel asks f
 operation that gives several programs one value: a division or a remainder, as of heads that share keys, a smaller or
 larger of two, a table; and on each loop around the load, for what one of them reads again is in the cache by then.
 Decoding attention and norms stream; the operands of a GEMM are shared by a row or a column of its tiles.
+
+A tile is read in runs: what of it lies together is a row's or a column's part, as the order of its layout says, which
+Triton's coalescing pass takes from the addresses.
 """
 
 from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
 
 from warpplan.kernels.compiler.analysis.operation_kinds import COPY_LOAD, LOOPS, TMA_LOADS
 from warpplan.kernels.compiler.analysis.value_flow import VARIABLE, Definition, definitions
 from warpplan.kernels.compiler.ttgir import control
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region
+from warpplan.kernels.compiler.ttgir.types import ShapedType
 
 _MERGES = frozenset({
     "arith.divsi", "arith.divui", "arith.floordivsi", "arith.ceildivsi", "arith.remsi", "arith.remui", "arith.minsi",
     "arith.minui", "arith.maxsi", "arith.maxui", "arith.andi", "arith.shrsi", "arith.shrui", "arith.cmpi", "tt.load",
 })  # fmt: skip
 """Operations of which different operands have one result."""
+_FASTEST = re.compile(r"(#\w+) = #ttg\.blocked<\{.*\border = \[(\d+)")
+"""A layout's alias and the dimension along which its elements follow each other."""
 _MIXED = frozenset({"several programs share it"})
 
 
@@ -44,6 +53,19 @@ def streamed_loads(function: IrOperation) -> frozenset[str]:
 
     visit(function.regions[0], frozenset())
     return frozenset(found)
+
+
+def load_runs(aliases: Sequence[str], function: IrOperation, types: Mapping[str, ShapedType | None]) -> dict[str, int]:
+    """By the results of the loads of tiles through pointers: bytes of a tile that lie together."""
+    orders = {found[1]: int(found[2]) for line in aliases if (found := _FASTEST.match(line))}
+    runs: dict[str, int] = {}
+    for operation in function.walk():
+        if operation.name != "tt.load" or len(operation.defined) != 1:
+            continue
+        tile = types.get(operation.defined[0])
+        if tile is not None and len(tile.shape) > 1 and tile.encoding in orders:
+            runs[operation.defined[0]] = tile.shape[orders[tile.encoding]] * tile.element_bits // 8
+    return runs
 
 
 def _of_loop(loop: IrOperation) -> str:

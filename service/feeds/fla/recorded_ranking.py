@@ -16,6 +16,7 @@ from warpplan.kernels.compiler.analysis.capture import capture
 from warpplan.kernels.compiler.costing.pipelined.assembled_first import as_assembled, assembled_first
 from warpplan.kernels.compiler.costing.pipelined.kernel_facts import KernelFacts, facts_of
 from warpplan.kernels.compiler.costing.pipelined.launch_time import LaunchFacts, LaunchModel
+from warpplan.kernels.compiler.costing.pipelined.launch_traffic import run_slowdown
 from warpplan.kernels.compiler.pipeline.cutting import cut
 from warpplan.kernels.compiler.sizes.gain_model import NOMINAL_TRIPS
 from warpplan.kernels.triton_types import AstSource
@@ -100,9 +101,9 @@ def _model(launch: RecordedLaunch, config: Any, profile: Profile, device: Device
 
 def _described(launch: RecordedLaunch, config: Any, model: LaunchModel) -> LaunchFacts:
     sizes = [value.numel() * value.element_size() for value in launch.arguments.values() if hasattr(value, "numel")]
-    return LaunchFacts(
-        float(launch.programs(config)), _trips(model.facts), config.num_stages, dram_bytes=float(sum(sizes))
-    )
+    trips = _trips(model.facts)
+    dram_bytes = sum(sizes) * run_slowdown(model.facts, trips)
+    return LaunchFacts(float(launch.programs(config)), trips, config.num_stages, dram_bytes=dram_bytes)
 
 
 def _report(launch: RecordedLaunch, config: Any, device: Device, reports: Reports) -> CompiledReport | str:

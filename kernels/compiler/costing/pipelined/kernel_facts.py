@@ -61,7 +61,8 @@ class ProductFacts:
 class WorkFacts:
     """One operation. ``parts`` as in :class:`~warpplan.kernels.compiler.analysis.operation_kinds.Part`; ``moved_bytes``
     what it loads or stores in device memory; ``ahead`` whether it is copied iterations ahead; ``flying`` whether nobody
-    waits for its product within the loop. ``needs`` are (index of the operation, iterations before) pairs."""
+    waits for its product within the loop. ``needs`` are (index of the operation, iterations before) pairs.
+    ``run_bytes`` of a loaded tile lie together in memory, 0 where that is not known."""
 
     kind: Kind
     parts: tuple[Part, ...] = ()
@@ -70,6 +71,7 @@ class WorkFacts:
     ahead: bool = False
     flying: bool = False
     needs: tuple[tuple[int, int], ...] = ()
+    run_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,8 @@ def _work(body: Body, *, in_loop: bool) -> tuple[WorkFacts, ...]:
         product = None if work.product is None else _product(work.product)
         moved = work.parts[0].size if work.kind in ("load", "store", "tma_load", "tma_store") and work.parts else 0
         flying = work.kind == "dot" and in_flight(body, work, specialized=False)
-        found.append(WorkFacts(work.kind, parts, product, moved, work.id in copied, flying, tuple(needs)))
+        run = work.run_bytes if work.kind == "load" else 0
+        found.append(WorkFacts(work.kind, parts, product, moved, work.id in copied, flying, tuple(needs), run))
     return tuple(found)
 
 
@@ -297,4 +300,5 @@ def _work_from(plain: dict[str, object]) -> WorkFacts:
         bool(plain.get("ahead", False)),
         bool(plain.get("flying", False)),
         tuple((int(a), int(b)) for a, b in plain.get("needs", ())),  # type: ignore[attr-defined]
+        int(plain.get("run_bytes", 0)),  # type: ignore[call-overload]
     )

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from warpplan.kernels.compiler.costing.pipelined.kernel_facts import KernelFacts
 from warpplan.kernels.compiler.paper.paper_programs import PaperKernel, PaperProgram, TileAccess
 from warpplan.planner.values.device import Device
 
@@ -25,6 +26,9 @@ REUSED_SHARE = 0.5
 """Of a sample's tiles: where more than this part are different ones, so are those of the programs in between."""
 NEIGHBOURS = 16
 """Programs that start together on the SMs of one GPC of an H100 or H200, whose requests for a line meet."""
+SHORT_RUN, SHORT_RUN_BYTES = 1.45, 64
+"""DRAM's time for runs of half of a cache line and less over that for whole lines, as measured of routed products
+(``service/feeds/moe/moe_launch.py``)."""
 USABLE_L2 = 0.6
 """Of L2 that one launch's tiles keep; chosen by hand, as in ``service/feeds/moe/moe_launch.py``."""
 
@@ -72,6 +76,19 @@ def launch_memory(
         read = max(needed, asked * share / whole if whole else 0.0)
     known = all(access.at is not None for found in (*loads.values(), *stores.values()) for access in found)
     return LaunchMemory(trips, loaded, read + written, read, known, all(program.counted for program in spread))
+
+
+def run_slowdown(facts: KernelFacts, trips: Sequence[float]) -> float:
+    """Time that DRAM takes over that of whole cache lines, for the runs in which the loads of ``facts`` read; ``trips``
+    of each loop in one program."""
+    whole = slow = 0.0
+    bodies = ((1.0, facts.body), *zip(trips, (loop.work for loop in facts.loops), strict=True))
+    for times, work in bodies:
+        for one in work:
+            if one.kind in ("load", "tma_load"):
+                whole += times * one.moved_bytes
+                slow += times * one.moved_bytes * (SHORT_RUN if 0 < one.run_bytes <= SHORT_RUN_BYTES else 1.0)
+    return slow / whole if whole else 1.0
 
 
 def neighbour_bytes(kernel: PaperKernel, sizes: Mapping[str, int], grid: Sequence[int]) -> float:

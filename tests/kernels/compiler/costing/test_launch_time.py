@@ -33,7 +33,12 @@ from warpplan.kernels.compiler.costing.pipelined.launch_time import (
     ring_bytes,
     slots_in_flight,
 )
-from warpplan.kernels.compiler.costing.pipelined.launch_traffic import launch_memory, neighbour_bytes
+from warpplan.kernels.compiler.costing.pipelined.launch_traffic import (
+    SHORT_RUN,
+    launch_memory,
+    neighbour_bytes,
+    run_slowdown,
+)
 from warpplan.kernels.compiler.costing.pipelined.pointer_costs import WANTED
 from warpplan.kernels.compiler.inspection.signature import source_of
 from warpplan.kernels.compiler.paper.paper_programs import UNKNOWN_TRIPS, PaperKernel
@@ -261,6 +266,16 @@ class TestPaper:
         memory = launch_memory(PaperKernel(texts["wgmma"]), sizes, (n // 128 * (n // 128), 1, 1), H200, 132)
         assert memory.dram_loaded_bytes > 3 * 2 * 2 * n * n
         assert memory.dram_loaded_bytes < memory.loaded_bytes
+
+    def test_runs_of_half_a_cache_line_take_dram_longer(self) -> None:
+        def slowdown(k: int) -> float:
+            facts = facts_of(capture(cut(source((128, 128, k, 4)), TARGET, {"num_warps": 4}).text))
+            runs = {w.run_bytes for loop in facts.loops for w in loop.work if w.kind == "load"}
+            assert runs == {2 * k, 256}, "A lies along K, B along N"
+            return run_slowdown(facts, (8.0,))
+
+        assert slowdown(64) == 1.0
+        assert slowdown(32) == pytest.approx((SHORT_RUN + 1.0) / 2)
 
     def test_what_a_program_reads_again_comes_from_l2(self) -> None:
         text = cut(source_of(pk.row_twice, "x_ptr=*fp32, out_ptr=*fp32, N=i32, BLOCK=1024"), TARGET, {}).text
