@@ -16,7 +16,7 @@ import numpy as np
 from warpplan.kernels.triton_compat import gl, gluon
 from warpplan.profiler.probes.arithmetic import Loop, entry, tile_offsets
 from warpplan.profiler.probes.harness.cases import Case, Pointer
-from warpplan.profiler.probes.harness.device_code import active_repetitions, clock, probe_kernel, record
+from warpplan.profiler.probes.harness.device_code import active_repetitions, clock, probe_kernel, record, wait_for
 from warpplan.profiler.probes.harness.sampling import Record, out_elements, quantiles
 from warpplan.profiler.probes.points import ROWS, Point
 
@@ -36,19 +36,6 @@ def _kept(x):
     return gl.inline_asm_elementwise(
         "xor.b32 $0, $1, 0x01010101;", "=r,r", [x], dtype=gl.int8, is_pure=False, pack=4
     )  # fmt: skip
-
-
-@gluon.jit
-def _arrived(x):
-    """As :func:`~warpplan.profiler.probes.harness.device_code.wait_for`, by words of four elements."""
-    return gl.inline_asm_elementwise(
-        "{ .reg .pred p; setp.eq.b32 p, $1, 0x7fbadbad; @p trap; mov.b32 $0, $1; }",
-        "=r,r,~{memory}",
-        [x],
-        dtype=gl.int8,
-        is_pure=False,
-        pack=4,
-    )
 
 
 @gluon.jit
@@ -78,7 +65,7 @@ def widening(out, data, sink, reps, inner, stride, ROWS: gl.constexpr, N: gl.con
         for _ in range(inner):
             for _ in gl.static_range(UNROLL):
                 x = _kept(x) if FROM == "kept" else _folded(_widened(x, FROM, TO))
-        x = _arrived(x)
+        x = wait_for(x, 4)
         record(out, pid * reps + r, 0, 1, clock() - start)
     gl.store(sink + offsets, x)
 

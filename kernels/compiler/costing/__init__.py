@@ -32,6 +32,7 @@ EXPORTS = {
         "read_by_consumers",
         "Shape",
         "THREADS",
+        "WIDENED",
         "TMA_ALIGNMENT",
         "unique",
     ),

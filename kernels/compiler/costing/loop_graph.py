@@ -51,10 +51,9 @@ kernels use the same two numbers)."""
 TIMES_WGMMA = {"wgmma": 1.0, "mma": 2.0, "tcgen05": 0.5}
 """A product's time over wgmma's: of mma.sync, which reaches about half of its rate, where a profile lacks it; a B200's
 data sheet has twice an H200's dense operations a cycle and SM (2,250 TFLOP/s on 148 SMs, 989 on 132)."""
-STANDS_IN = {
-    "widen_fp8_float16": "convert", "widen_fp8_bfloat16": "convert", "widen_int8_float16": "convert",
-    "widen_int8_bfloat16": "convert", "convert_fp8": "convert", "ldmatrix": "shared_load",
-}  # fmt: skip
+WIDENED = ("widen_fp8_float16", "widen_fp8_bfloat16", "widen_int8_float16", "widen_int8_bfloat16")
+"""Conversions of 8-bit operands to the 16-bit floats that are multiplied."""
+STANDS_IN = {**dict.fromkeys(WIDENED, "convert"), "convert_fp8": "convert", "ldmatrix": "shared_load"}
 """What a profile that was recorded before a kind was known has in its place."""
 ESTIMATED_RATES: dict[str, tuple[float, float]] = {
     "tma_load": (600, 64.0), "tma_store": (180, 32.0), "elementwise": (24, 128.0), "convert": (24, 32.0),

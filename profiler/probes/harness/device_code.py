@@ -25,8 +25,8 @@ def nanoseconds():
 
 
 @gluon.jit
-def wait_for(x):
-    """Block until every element of the 32-bit tensor ``x`` is computed.
+def wait_for(x, PACK: gl.constexpr = 1):
+    """Block until every element of ``x`` is computed, PACK to a word of 32 bits.
 
     A clock read may issue while earlier results are still under way. The comparison needs the value, and the trap
     behind it (never taken: the pattern is a NaN that no probe produces) keeps the comparison alive and in place.
@@ -37,7 +37,7 @@ def wait_for(x):
         [x],
         dtype=x.dtype,
         is_pure=False,
-        pack=1,
+        pack=PACK,
     )
 
 

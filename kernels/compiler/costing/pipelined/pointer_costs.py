@@ -18,12 +18,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from warpplan.kernels.compiler.analysis.loop_work import LoopWork
-from warpplan.kernels.compiler.costing.loop_graph import THREADS, Cost, Shape, cost_of
+from warpplan.kernels.compiler.costing.loop_graph import THREADS, WIDENED, Cost, Shape, cost_of
 from warpplan.kernels.compiler.costing.pipelined.kernel_facts import WorkFacts
 from warpplan.planner.errors import MissingCosts
 from warpplan.planner.values.costs import CostTable, OperationCost, Quantiles
 
-WIDENED = ("widen_fp8_float16", "widen_fp8_bfloat16", "widen_int8_float16", "widen_int8_bfloat16")
 WANTED = ("gather_load", "global_load", "ldmatrix", "mma", *WIDENED)
 """Kinds that a profile should have for kernels that load through pointers (families ``gather``, ``loads``, ``mma`` and
 ``widening`` of ``warpplan profile --only``)."""

@@ -16,10 +16,10 @@ from triton.backends.compiler import GPUTarget
 
 from warpplan.kernels.compiler.analysis.capture import capture
 from warpplan.kernels.compiler.analysis.operation_kinds import Part
-from warpplan.kernels.compiler.costing.loop_graph import Cost
+from warpplan.kernels.compiler.costing.loop_graph import WIDENED, Cost
 from warpplan.kernels.compiler.costing.pipelined.block_time import block_price
 from warpplan.kernels.compiler.costing.pipelined.kernel_facts import KernelFacts, ProductFacts, WorkFacts, facts_of
-from warpplan.kernels.compiler.costing.pipelined.pointer_costs import WIDENED, price
+from warpplan.kernels.compiler.costing.pipelined.pointer_costs import price
 from warpplan.kernels.compiler.inspection.signature import source_of
 from warpplan.kernels.compiler.pipeline.cutting import cut
 from warpplan.planner.values.costs import CostTable
