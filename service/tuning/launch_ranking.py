@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any
 from warpplan.kernels.compiler.costing.pipelined.assembled_first import as_assembled, assembled_first
 from warpplan.kernels.compiler.costing.pipelined.kernel_facts import KernelFacts, facts_of
 from warpplan.kernels.compiler.costing.pipelined.launch_time import LaunchFacts, LaunchModel, LaunchTime
-from warpplan.kernels.compiler.costing.pipelined.launch_traffic import launch_memory, neighbour_bytes, run_slowdown
+from warpplan.kernels.compiler.costing.pipelined.launch_traffic import (
+    LaunchMemory,
+    launch_memory,
+    neighbour_bytes,
+    run_slowdown,
+)
+from warpplan.kernels.compiler.paper.paper_programs import PaperKernel
 from warpplan.planner.errors import InvalidConfig, InvalidInput, WarpplanError
 from warpplan.planner.values.device import Device
 from warpplan.planner.values.profile import Profile
@@ -72,21 +78,36 @@ class TunedConfig:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """``model`` prices ``launch``, what of it the assembler knows estimated or, once it is assembled, as it is."""
+    """``model`` prices ``launch``, what of it the assembler knows estimated or, once it is assembled, as it is; ``paper``
+    runs its programs, which are launched over ``grid`` with ``sizes``."""
 
     config: TuningConfig
     signature: str
+    paper: PaperKernel
+    sizes: Mapping[str, int]
+    grid: tuple[int, int, int]
     model: LaunchModel
     launch: LaunchFacts
-    traffic_known: bool
-    trips_known: bool
     neighbour_bytes: float
 
     @cached_property
+    def resident(self) -> int:
+        """Programs on an SM at a time."""
+        return self.model.resident(self.launch)
+
+    @cached_property
+    def memory(self) -> LaunchMemory:
+        device = self.model.device
+        return launch_memory(self.paper, self.sizes, self.grid, device, self.resident * device.sm_count)
+
+    @cached_property
     def tuned(self) -> TunedConfig:
-        time = self.model.time(self.launch)
-        known = self.traffic_known, self.trips_known
-        return TunedConfig(self.config, time, int(self.launch.blocks), self.launch.dram_bytes, *known)
+        memory = self.memory
+        cold = min(1.0, memory.dram_loaded_bytes / memory.loaded_bytes) if memory.loaded_bytes else 1.0
+        slowdown = run_slowdown(self.model.facts, memory.trips)
+        dram_bytes = memory.dram_bytes + (slowdown - 1.0) * memory.dram_loaded_bytes
+        time = self.model.time(replace(self.launch, trips=memory.trips, dram_bytes=dram_bytes, cold=cold))
+        return TunedConfig(self.config, time, int(self.launch.blocks), dram_bytes, memory.known, memory.counted)
 
     @property
     def place(self) -> tuple[float, int, float]:
@@ -174,15 +195,10 @@ class Tuner:
         facts, paper = captured
         model = LaunchModel(facts, self.profile, self.device)
         launch = LaunchFacts(float(math.prod(grid)), (0.0,) * len(facts.loops), config.num_stages)
-        resident = model.resident(launch)
-        if not resident:
-            return self._too_large
-        memory = launch_memory(paper, sizes, grid, self.device, resident * self.device.sm_count)
-        cold = min(1.0, memory.dram_loaded_bytes / memory.loaded_bytes) if memory.loaded_bytes else 1.0
-        dram_bytes = memory.dram_bytes + (run_slowdown(facts, memory.trips) - 1.0) * memory.dram_loaded_bytes
-        launch = replace(launch, trips=memory.trips, dram_bytes=dram_bytes, cold=cold)
-        neighbours = neighbour_bytes(paper, sizes, grid)
-        return _Candidate(config, text, model, launch, memory.known, memory.counted, neighbours)
+        candidate = _Candidate(
+            config, text, paper, sizes, grid, model, launch, neighbour_bytes(paper, sizes, grid)
+        )  # fmt: skip
+        return candidate if candidate.resident else self._too_large
 
     def _assemble(self, candidate: _Candidate) -> _Candidate | str:
         """``candidate`` with what ptxas makes of it; why it cannot run."""
@@ -193,8 +209,10 @@ class Tuner:
         report = self._reports[key]
         if isinstance(report, str):
             return report
-        launch = as_assembled(candidate.launch, report)
-        return replace(candidate, launch=launch) if candidate.model.resident(launch) else self._too_large
+        assembled = replace(candidate, launch=as_assembled(candidate.launch, report))
+        if assembled.resident == candidate.resident:
+            vars(assembled)["memory"] = candidate.memory
+        return assembled if assembled.resident else self._too_large
 
     def _report(self, candidate: _Candidate) -> CompiledReport | str:
         from warpplan.kernels.compile import compile_report

@@ -43,6 +43,11 @@ TURN_CYCLES = {False: 100.0, True: 500.0}
 """Of an iteration whose products nobody waits for: barriers, descriptors and copies between one product and the next,
 which the one still in flight hides for the most part, but not where ptxas serialises them. Fitted by hand to the
 training half of the launches in ``benchmarks/results/launch_replay_h200.json``; 400 to 600 do about as well."""
+WAITING_WARPS = 4.0
+"""On an SM: what loops that multiply nothing and wait for what they load issue takes as much longer as with so many more
+warps, one a scheduler. Chosen by hand on the training rows of the layer norm in
+``benchmarks/results/consumers_h200.json``: without, few warps with large tiles rank too high; doubled, they rank too low.
+"""
 SPILL_BYTES_PER_CYCLE = 32.0
 """L1's rate for spilled registers, there and back. Chosen by hand on the training rows of
 ``benchmarks/results/consumers_h100.json``, where 64 ranks attention that spills too high; 16 to 32 do about as well."""
@@ -211,7 +216,8 @@ class LaunchModel:
         transfer *= COPIED_L2 if loop.copied else 1.0
         serial = loop.serial_cycles * self._cramped(loop, launch) + spills
         if not loop.ring_bytes:
-            return _norm(c["block_norm"], max(serial, together * loop.busy_cycles), transfer)
+            waiting = 0.0 if loop.flops else WAITING_WARPS / max(1, self.facts.warps)
+            return _norm(c["block_norm"], max(serial, (together + waiting) * loop.busy_cycles), transfer)
         arrival = c["latency_scale"] * self._latency(loop, launch) + c["transfer_scale"] * transfer
         busy = max(serial, together * (loop.busy_cycles * self._cramped(loop, launch) + spills))
         if loop.wgmma and loop.flying:
