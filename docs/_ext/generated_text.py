@@ -55,7 +55,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "vector-add-table": vector_add_table,
 }
 MARK = re.compile(r"^% generated: ([a-z-]+)$", re.MULTILINE)
-NUMBER = re.compile(r"\{\{ ([a-z0-9_]+):([A-Za-z0-9_.]+):([^ }]*) \}\}")
+NUMBER = re.compile(r"\{\{ ([a-z0-9_]+):([A-Za-z0-9_. ]+):([^ }]*) \}\}")
 UNDERLINE = re.compile(r"^(=+|-+|~+|\^+)$")
 
 

@@ -22,7 +22,7 @@ def moe_table() -> str:
 
 def corpus_table() -> str:
     """One line a family of the corpus's kernels: Triton's autotuned winner over the planned, and cuBLAS or cuDNN."""
-    found = load("corpus_h100")
+    found = load("corpus_h200")
     lines = ["| family | kernels | autotuned | least | cuBLAS or cuDNN |", "|---" + "|---:" * 4 + "|"]
     for family in sorted({row["family"] for row in found["rows"]}):
         rows = [row for row in found["rows"] if row["family"] == family and row["status"] == "ok"]

@@ -78,8 +78,8 @@ class TunedConfig:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """``model`` prices ``launch``, what of it the assembler knows estimated or, once it is assembled, as it is; ``paper``
-    runs its programs, which are launched over ``grid`` with ``sizes``."""
+    """``model`` prices ``launch``, what of it the assembler knows estimated or, once it is assembled, as it is.
+    ``paper`` runs its programs, which are launched over ``grid`` with ``sizes``."""
 
     config: TuningConfig
     signature: str

@@ -215,6 +215,17 @@ class TestTime:
         )
         assert waiting.loops[0].busy_cycles < copying.loops[0].busy_cycles
 
+    def test_few_warps_that_wait_for_their_loads_take_longer(self) -> None:
+        """Of a row of one length the same work, in blocks of few warps and in as many more warps."""
+        text = cut(source_of(pk.row_twice, "x_ptr=*fp32, out_ptr=*fp32, N=i32, BLOCK=8192"), TARGET, {}).text
+        found = replace(facts_of(capture(text)), live_registers=24)
+        few, many = (replace(found, warps=warps) for warps in (4, 16))
+        taken = [
+            LaunchModel(one, PROFILE, H200).time(LaunchFacts(4096.0, (64.0, 64.0), 1, registers=registers)).time_us
+            for one, registers in ((few, 120), (many, 30))
+        ]
+        assert taken[0] > taken[1]
+
     def test_a_product_that_is_waited_for_leaves_its_slot_a_copy_earlier(self, facts: dict[str, KernelFacts]) -> None:
         (flying,) = block_price(facts["wgmma"], PROFILE).loops
         assert flying.flying
@@ -280,12 +291,23 @@ class TestPaper:
     def test_what_a_program_reads_again_comes_from_l2(self) -> None:
         text = cut(source_of(pk.row_twice, "x_ptr=*fp32, out_ptr=*fp32, N=i32, BLOCK=1024"), TARGET, {}).text
         rows, n = 4096, 16_384
-        memory = launch_memory(PaperKernel(text), {"N": n}, (rows, 1, 1), H200, 4 * H200.sm_count)
+        memory = launch_memory(PaperKernel(text), {"N": n}, (rows, 1, 1), H200, 2 * H200.sm_count)
         assert memory.loaded_bytes == 2 * 4 * rows * n
         assert memory.dram_loaded_bytes == 4 * rows * n
         assert memory.dram_bytes == 2 * 4 * rows * n
         longer = launch_memory(PaperKernel(text), {"N": 64 * n}, (rows, 1, 1), H200, 4 * H200.sm_count)
         assert longer.dram_loaded_bytes == longer.loaded_bytes
+
+    def test_l2_keeps_less_of_it_the_more_programs_run_at_once(self) -> None:
+        text = cut(source_of(pk.row_twice, "x_ptr=*fp32, out_ptr=*fp32, N=i32, BLOCK=1024"), TARGET, {}).text
+        rows, n = 4096, 16_384
+        read = [
+            launch_memory(PaperKernel(text), {"N": n}, (rows, 1, 1), H200, count * H200.sm_count).dram_loaded_bytes
+            for count in (1, 2, 4, 6, 8, 16)
+        ]
+        assert read == sorted(read)
+        assert (read[0], read[-1]) == (4 * rows * n, 2 * 4 * rows * n)
+        assert read[1] < read[2] < read[3] < read[-1]
 
     @pytest.mark.skipif(release(triton.__version__) >= (3, 9), reason="Triton 3.9 has no block pointers")
     def test_block_pointers_are_read_alike(self) -> None:
