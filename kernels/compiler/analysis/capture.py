@@ -18,7 +18,7 @@ from warpplan.kernels.compiler.analysis.operation_kinds import (
     short_name,
 )
 from warpplan.kernels.compiler.analysis.row_values import Types, row_values, value_types
-from warpplan.kernels.compiler.analysis.streams import load_runs, streamed_loads
+from warpplan.kernels.compiler.analysis.streams import LoadForm, load_forms, streamed_loads
 from warpplan.kernels.compiler.analysis.work_groups import register_bits
 from warpplan.kernels.compiler.ttgir.accumulator_layouts import with_one_accumulator_layout
 from warpplan.kernels.compiler.ttgir.control import handed, read_loop, read_while
@@ -150,7 +150,7 @@ def _with_copied(alone: Captured, module: Module) -> Captured:
 def _captured(module: Module, copies: int) -> Captured:
     function = unique_names(module.function)
     types = value_types(function)
-    reader = _LoopReader(function, types, SourceLocations(module), load_runs(module.aliases, function, types))
+    reader = _LoopReader(function, types, SourceLocations(module), load_forms(module.aliases, function, types))
     attributes = module.operation.attributes
     loops = tuple(reader.loops(function.regions[0], ""))
     body = reader.body(function.regions[0], (), "", "", "tt.func", "", None)
@@ -176,9 +176,9 @@ def _captured(module: Module, copies: int) -> Captured:
 
 class _LoopReader:
     def __init__(
-        self, function: IrOperation, types: Types, locations: SourceLocations, runs: Mapping[str, int]
+        self, function: IrOperation, types: Types, locations: SourceLocations, forms: Mapping[str, LoadForm]
     ) -> None:
-        self.runs = runs
+        self.forms = forms
         self.types, self.rows, self.locations = types, row_values(function, types), locations
         self.constants, self.streamed = _constants(function), streamed_loads(function)
         self.outside = {
@@ -220,7 +220,7 @@ class _LoopReader:
         trips: int | None,
     ) -> Body:  # fmt: skip
         work, flows = read_work(
-            region, carried, dict(self.types), self.rows, self.locations, self.streamed, self.runs
+            region, carried, dict(self.types), self.rows, self.locations, self.streamed, self.forms
         )  # fmt: skip
         work = with_thin_addresses(work, flows)
         rows = max((w.product.m for w in work if w.product is not None), default=None)

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from warpplan.kernels.compiler.analysis.copies.slot_layouts import passes_of
 from warpplan.kernels.compiler.analysis.operation_kinds import RING_KINDS, Kind, Part, Product, short_name
 from warpplan.kernels.compiler.analysis.row_values import Types
+from warpplan.kernels.compiler.analysis.streams import LoadForm
 from warpplan.kernels.compiler.analysis.tensor_memory import TensorBuffer
 from warpplan.kernels.compiler.analysis.work_groups import WorkGroup, WorkGroupReader, register_bits
 from warpplan.kernels.compiler.ttgir.ir import Region
@@ -37,8 +38,9 @@ class LoopWork:
     data partitions share it out. ``rare``: it stands in a branch that stores and does not load, the end of a tile in a
     loop over several. ``seldom``: it masks a tile in few iterations of the loop. ``results`` are the values that
     ``register_bits`` counts, each with its bits. ``streamed``: a load of which every program reads other memory, so
-    that it comes from DRAM; ``run_bytes`` of a loaded tile lie together, 0 where that is not known. ``partition`` is
-    its number under an assignment (:mod:`~...lowering.assigned.anchors`).
+    that it comes from DRAM; ``run_bytes`` of a loaded tile lie together, ``thread_loads`` instructions of each thread
+    bring it, 0 where that is not known. ``partition`` is its number under an assignment
+    (:mod:`~...lowering.assigned.anchors`).
     ``passes``: through the banks of shared memory for every 128 bytes that a copy writes or a read brings, under our
     lowering and where Triton pipelines the loop itself.
     """
@@ -63,6 +65,7 @@ class LoopWork:
     passes: tuple[float, float] = (1.0, 1.0)
     seldom: bool = False
     run_bytes: int = 0
+    thread_loads: int = 0
 
 
 @dataclass(frozen=True)
@@ -81,10 +84,10 @@ class Flow:
 
 def read_work(
     region: Region, carried: Iterable[tuple[str, str]], types: Types, rows: frozenset[str], locations: SourceLocations,
-    streamed: frozenset[str] = frozenset(), runs: Mapping[str, int] = MappingProxyType({}),
+    streamed: frozenset[str] = frozenset(), forms: Mapping[str, LoadForm] = MappingProxyType({}),
 ) -> tuple[tuple[LoopWork, ...], tuple[Flow, ...]]:  # fmt: skip
     """The work of ``region`` and its flows; ``carried`` are the loop's (value inside, value that ends an iteration),
-    ``streamed`` the loads and ``runs`` their lengths of :mod:`~.streams`.
+    ``streamed`` the loads that stream and ``forms`` how they are loaded (:mod:`~.streams`).
 
     A loop inside is one operation, a branch's operations count as if it were always taken.
     """
@@ -94,14 +97,14 @@ def read_work(
     if len(reader.groups) > MOST_WORK:
         reader = WorkGroupReader(types, rows, pairs, same_size=False)
         reader.visit(region, 0)
-    return _WorkWriter(reader, streamed, runs).work_and_flows(locations)
+    return _WorkWriter(reader, streamed, forms).work_and_flows(locations)
 
 
 class _WorkWriter:
     """The groups of ``reader`` as work and flows, in an order in which one thread can run them."""
 
-    def __init__(self, reader: WorkGroupReader, streamed: frozenset[str], runs: Mapping[str, int]) -> None:
-        self.streamed, self.runs = streamed, runs
+    def __init__(self, reader: WorkGroupReader, streamed: frozenset[str], forms: Mapping[str, LoadForm]) -> None:
+        self.streamed, self.forms = streamed, forms
         self.reader, self.groups, self.home = reader, reader.groups, reader.home
         self.back = reader.back | reader.memory.around()
         self._sort()
@@ -207,6 +210,7 @@ class _WorkWriter:
         product = group.classified.product
         kept = {r: register_bits(self.reader.types.get(r)) for r in group.results if r in read_elsewhere}
         lines = tuple(dict.fromkeys(str(locations.of(o)) for o in group.operations if locations.of(o).file))
+        form = next((self.forms[r] for r in group.results if r in self.forms), LoadForm())
         return LoopWork(
             name, group.classified.kind, tuple(short_name(o) for o in group.operations),
             str(locations.of(group.operations[-1])), lines, _shape(tile, product), tuple(group.parts),
@@ -214,7 +218,7 @@ class _WorkWriter:
             group.rare, self.reader.memory.written(group.accesses),
             group.classified.kind in (*RING_KINDS, "load") and self.streamed.issuperset(group.results),
             () if group.buffer else tuple(kept.items()), passes=self._passes(group), seldom=group.seldom,
-            run_bytes=max((self.runs.get(result, 0) for result in group.results), default=0),
+            run_bytes=form.run_bytes, thread_loads=form.thread_loads,
         )  # fmt: skip
 
     def _passes(self, group: WorkGroup) -> tuple[float, float]:

@@ -7,18 +7,21 @@ larger of two, a table; and on each loop around the load, for what one of them r
 Decoding attention and norms stream; the operands of a GEMM are shared by a row or a column of its tiles.
 
 A tile is read in runs: what of it lies together is a row's or a column's part, as the order of its layout says, which
-Triton's coalescing pass takes from the addresses.
+Triton's coalescing pass takes from the addresses. A vector in the layout of an accumulator's row or column is loaded an
+element at a time.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from warpplan.kernels.compiler.analysis.operation_kinds import COPY_LOAD, LOOPS, TMA_LOADS
 from warpplan.kernels.compiler.analysis.value_flow import VARIABLE, Definition, definitions
 from warpplan.kernels.compiler.ttgir import control
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region
+from warpplan.kernels.compiler.ttgir.slice_layouts import elements_of_slice
 from warpplan.kernels.compiler.ttgir.types import ShapedType
 
 _MERGES = frozenset({
@@ -55,17 +58,32 @@ def streamed_loads(function: IrOperation) -> frozenset[str]:
     return frozenset(found)
 
 
-def load_runs(aliases: Sequence[str], function: IrOperation, types: Mapping[str, ShapedType | None]) -> dict[str, int]:
-    """By the results of the loads of tiles through pointers: bytes of a tile that lie together."""
+@dataclass(frozen=True)
+class LoadForm:
+    """How a tile is loaded: ``run_bytes`` of it lie together, ``thread_loads`` instructions of each thread bring it; 0
+    where that is not known."""
+
+    run_bytes: int = 0
+    thread_loads: int = 0
+
+
+def load_forms(
+    aliases: Sequence[str], function: IrOperation, types: Mapping[str, ShapedType | None]
+) -> dict[str, LoadForm]:
+    """By the results of the loads of tiles through pointers."""
     orders = {found[1]: int(found[2]) for line in aliases if (found := _FASTEST.match(line))}
-    runs: dict[str, int] = {}
+    forms: dict[str, LoadForm] = {}
     for operation in function.walk():
         if operation.name != "tt.load" or len(operation.defined) != 1:
             continue
         tile = types.get(operation.defined[0])
-        if tile is not None and len(tile.shape) > 1 and tile.encoding in orders:
-            runs[operation.defined[0]] = tile.shape[orders[tile.encoding]] * tile.element_bits // 8
-    return runs
+        if tile is None:
+            continue
+        run = 0
+        if len(tile.shape) > 1 and tile.encoding in orders:
+            run = tile.shape[orders[tile.encoding]] * tile.element_bits // 8
+        forms[operation.defined[0]] = LoadForm(run, elements_of_slice(tile.encoding, tile.shape, aliases))
+    return forms
 
 
 def _of_loop(loop: IrOperation) -> str:

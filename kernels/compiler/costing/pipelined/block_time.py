@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from warpplan.kernels.compiler.analysis.operation_kinds import UNIT
 from warpplan.kernels.compiler.costing.loop_graph import Cost, meeting_cycles
 from warpplan.kernels.compiler.costing.pipelined.kernel_facts import KernelFacts, LoopFacts, WorkFacts
-from warpplan.kernels.compiler.costing.pipelined.pointer_costs import LSU_BYTES_PER_CYCLE, missing_points, price
+from warpplan.kernels.compiler.costing.pipelined.pointer_costs import lsu_cycles, missing_points, price
 from warpplan.planner.values.costs import CostTable
 from warpplan.planner.values.profile import Profile
 
@@ -104,8 +104,7 @@ def _busy(work: Sequence[WorkFacts], prices: Sequence[Cost], warps: int, each: f
     for w, cost in zip(work, prices, strict=True):
         unit = UNIT[w.kind]
         if unit == "LSU":
-            size = w.moved_bytes or float(sum(part.size * part.times for part in w.parts))
-            found[unit] = found.get(unit, 0.0) + size / LSU_BYTES_PER_CYCLE
+            found[unit] = found.get(unit, 0.0) + lsu_cycles(w, warps)
         else:
             found[unit] = found.get(unit, 0.0) + cost.occupancy
             found[SCHEDULERS] += cost.issue
