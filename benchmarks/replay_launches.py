@@ -1,17 +1,20 @@
 """No GPU: launches without a partition, predicted for every setting that was measured on an H200, beside their times.
 
+    python benchmarks/replay_launches.py [WORDS]
+
 The measured ones are the unplanned runs of ``results/compiler_schemes_h200.json``. Writes
-``results/launch_replay_h200.json``: for each kernel and shape Kendall's τ of predicted against measured times over its
-settings, and the measured time of the best, of the one predicted to be best, and of the best of the first four. Every
-second case is for training: constants are fitted on those alone. Words choose cases by how their names begin.
+``results/launch_replay_h200.json``, unless words choose some cases by how their names begin: for each kernel and shape
+Kendall's τ of predicted against measured times over its settings, and the measured time of the best, of the one
+predicted to be best, and of the best of the first four. Every second case is for training: constants are fitted on
+those alone.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import statistics
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -114,7 +117,9 @@ def main() -> None:
         if row["scheme"] is None and row["status"] == "ok":
             times.setdefault(row["case"], {})[row["setting"]] = row["us"]
     rows: list[dict[str, Any]] = []
-    families = tuple(sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("words", nargs="*", help="how names of cases begin")
+    families = tuple(parser.parse_args().words)
     measured = [case for case in all_cases() if len(times.get(case.name, {})) > 1]
     for number, case in enumerate(measured):
         if families and not case.name.startswith(families):
@@ -128,6 +133,8 @@ def main() -> None:
         )
     summary = {split: summarised([r for r in rows if r["split"] == split]) for split in SPLITS}
     print(json.dumps(summary))
+    if families:
+        return
     found = {"measured": recorded["date"], "summary": summary, "rows": rows}
     result = {**head("launch_replay", recorded["device"]), **found}
     (RESULTS / "launch_replay_h200.json").write_text(json.dumps(result, indent=1) + "\n")

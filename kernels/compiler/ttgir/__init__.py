@@ -22,6 +22,7 @@ EXPORTS = {
     "names": ("header_definitions", "unique_names", "with_suffix"),
     "parsing": ("parse", "parse_operation"),
     "printed_shapes": ("operand_list", "Printed", "result_shapes", "shapes_in", "sliced"),
+    "slice_layouts": ("elements_of_slice",),
     "source_locations": ("source_line", "SourceLocation", "SourceLocations"),
     "types": ("find_types", "parse_type", "ShapedType"),
 }
