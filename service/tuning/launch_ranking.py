@@ -97,6 +97,7 @@ class _Candidate:
 
     @cached_property
     def memory(self) -> LaunchMemory:
+        """What the launch moves, as many programs at once as the SMs hold."""
         device = self.model.device
         return launch_memory(self.paper, self.sizes, self.grid, device, self.resident * device.sm_count)
 
@@ -210,7 +211,7 @@ class Tuner:
         if isinstance(report, str):
             return report
         assembled = replace(candidate, launch=as_assembled(candidate.launch, report))
-        if assembled.resident == candidate.resident:
+        if assembled.resident == candidate.resident:  # the same programs run at once: they need not be run again
             vars(assembled)["memory"] = candidate.memory
         return assembled if assembled.resident else self._too_large
 

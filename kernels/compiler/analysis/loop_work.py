@@ -38,8 +38,8 @@ class LoopWork:
     data partitions share it out. ``rare``: it stands in a branch that stores and does not load, the end of a tile in a
     loop over several. ``seldom``: it masks a tile in few iterations of the loop. ``results`` are the values that
     ``register_bits`` counts, each with its bits. ``streamed``: a load of which every program reads other memory, so
-    that it comes from DRAM; ``run_bytes`` of a loaded tile lie together, ``thread_loads`` instructions of each thread
-    bring it, 0 where that is not known. ``partition`` is its number under an assignment
+    that it comes from DRAM; ``run_bytes`` of a loaded tile lie together, each thread loads ``thread_elements`` of it, 0
+    where that is not known. ``partition`` is its number under an assignment
     (:mod:`~...lowering.assigned.anchors`).
     ``passes``: through the banks of shared memory for every 128 bytes that a copy writes or a read brings, under our
     lowering and where Triton pipelines the loop itself.
@@ -65,7 +65,7 @@ class LoopWork:
     passes: tuple[float, float] = (1.0, 1.0)
     seldom: bool = False
     run_bytes: int = 0
-    thread_loads: int = 0
+    thread_elements: int = 0
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ class _WorkWriter:
             group.rare, self.reader.memory.written(group.accesses),
             group.classified.kind in (*RING_KINDS, "load") and self.streamed.issuperset(group.results),
             () if group.buffer else tuple(kept.items()), passes=self._passes(group), seldom=group.seldom,
-            run_bytes=form.run_bytes, thread_loads=form.thread_loads,
+            run_bytes=form.run_bytes, thread_elements=form.thread_elements,
         )  # fmt: skip
 
     def _passes(self, group: WorkGroup) -> tuple[float, float]:

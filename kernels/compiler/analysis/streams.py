@@ -8,7 +8,7 @@ Decoding attention and norms stream; the operands of a GEMM are shared by a row 
 
 A tile is read in runs: what of it lies together is a row's or a column's part, as the order of its layout says, which
 Triton's coalescing pass takes from the addresses. A vector in the layout of an accumulator's row or column is loaded an
-element at a time.
+element at a time where neighbours do not lie together, as scales of blocks do not.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ def streamed_loads(function: IrOperation) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class LoadForm:
-    """How a tile is loaded: ``run_bytes`` of it lie together, ``thread_loads`` instructions of each thread bring it; 0
-    where that is not known."""
+    """How a tile is loaded: ``run_bytes`` of it lie together; each thread loads ``thread_elements`` of a vector in an
+    accumulator's layout. 0 where that is not known."""
 
     run_bytes: int = 0
-    thread_loads: int = 0
+    thread_elements: int = 0
 
 
 def load_forms(

@@ -4,8 +4,8 @@
     tensor<64xf32, #ttg.slice<{dim = 0, parent = #mma}>>      one row: 16 of its 64 columns a thread
 
 Of a row of an accumulator a thread holds two of each eight columns of its warp, of a column two of each 16 rows (PTX
-ISA, "Register fragments" of mma.sync and wgmma): threads of other rows hold the same columns again. Triton loads a
-vector in that layout where it would have to change it otherwise, an element at a time.
+ISA, "Register fragments" of mma.sync and wgmma): threads of other rows hold the same columns again. Warps that share
+the columns take those of one instruction each; what is left of a short vector they all hold.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ import re
 from collections.abc import Iterable
 
 _SLICE = re.compile(r"#ttg\.slice<\{dim = ([01]), parent = (#\w+)\}>")
-_ACCUMULATOR = re.compile(r"(#\w+) = #ttg\.nvidia_mma<\{.*\bwarpsPerCTA = \[(\d+), (\d+)\]")
-_HELD, _ROWS, _COLUMNS = 2, 16, 8
+_ACCUMULATOR = re.compile(
+    r"(#\w+) = #ttg\.nvidia_mma<\{.*\bwarpsPerCTA = \[(\d+), (\d+)\].*\binstrShape = \[(\d+), (\d+)"
+)
+_HELD, _TOGETHER = 2, (8, 16)
+"""A thread's elements of so many: along the columns, along the rows."""
 
 
 def elements_of_slice(encoding: str, shape: tuple[int, ...], aliases: Iterable[str]) -> int:
@@ -24,9 +27,10 @@ def elements_of_slice(encoding: str, shape: tuple[int, ...], aliases: Iterable[s
     found = _SLICE.fullmatch(encoding)
     if found is None or len(shape) != 1:
         return 0
-    warps = {name[1]: (int(name[2]), int(name[3])) for line in aliases if (name := _ACCUMULATOR.match(line))}
-    if found[2] not in warps:
+    layout = next((name for line in aliases if (name := _ACCUMULATOR.match(line)) and name[1] == found[2]), None)
+    if layout is None:
         return 0
-    rows, columns = warps[found[2]]
-    of_warps = _COLUMNS * columns if found[1] == "0" else _ROWS * rows
-    return _HELD * max(1, shape[0] // of_warps)
+    by_rows = found[1] == "1"
+    warps, step = (int(layout[2]), int(layout[4])) if by_rows else (int(layout[3]), int(layout[5]))
+    held = -(-shape[0] // (warps * step)) * min(step, shape[0])
+    return max(1, _HELD * held // _TOGETHER[by_rows])

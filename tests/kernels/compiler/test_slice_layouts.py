@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,7 @@ import triton.language as tl  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 
 from warpplan.kernels.compiler.analysis.capture import capture  # noqa: E402
-from warpplan.kernels.compiler.costing.pipelined.kernel_facts import facts_of  # noqa: E402
+from warpplan.kernels.compiler.costing.pipelined.kernel_facts import WorkFacts, facts_of  # noqa: E402
 from warpplan.kernels.compiler.costing.pipelined.pointer_costs import ELEMENT_LOAD_CYCLES, lsu_cycles  # noqa: E402
 from warpplan.kernels.compiler.inspection.signature import source_of  # noqa: E402
 from warpplan.kernels.compiler.pipeline.cutting import cut  # noqa: E402
@@ -51,6 +52,8 @@ def scaled_product(
 @pytest.mark.parametrize(("encoding", "length", "elements"), [
     ("#ttg.slice<{dim = 1, parent = #mma}>", 128, 4), ("#ttg.slice<{dim = 1, parent = #mma}>", 64, 2),
     ("#ttg.slice<{dim = 1, parent = #mma}>", 16, 2), ("#ttg.slice<{dim = 0, parent = #mma}>", 128, 16),
+    ("#ttg.slice<{dim = 0, parent = #mma}>", 64, 16), ("#ttg.slice<{dim = 0, parent = #mma}>", 32, 8),
+    ("#ttg.slice<{dim = 0, parent = #mma}>", 1, 1), ("#ttg.slice<{dim = 1, parent = #mma}>", 8, 1),
     ("#ttg.slice<{dim = 0, parent = #mma1}>", 64, 4), ("#ttg.slice<{dim = 1, parent = #mma1}>", 16, 2),
     ("#ttg.slice<{dim = 0, parent = #blocked}>", 64, 0), ("#ttg.slice<{dim = 0, parent = #unknown}>", 64, 0),
     ("#blocked", 64, 0),
@@ -74,9 +77,13 @@ def test_facts_count_the_loads_that_triton_compiles(m: int, n: int, warps: int) 
     (loop,) = facts_of(capture(cut(source, TARGET, options).text)).loops
     scales = [work for work in loop.work if work.kind == "load" and not work.ahead]
     assert len(scales) == 2
-    assert any(work.thread_loads for work in scales)
+    assert any(work.thread_elements for work in scales)
     compiled = triton.compile(source, target=TARGET, options=options).asm["ptx"]
-    assert sum(max(1, work.thread_loads) for work in scales) == len(re.findall(r"\bld\.global\.b32", compiled))
-    for work in scales:
-        busy = ELEMENT_LOAD_CYCLES * work.thread_loads * warps
-        assert lsu_cycles(work, warps) == max(busy, work.moved_bytes / 128)
+    assert sum(max(1, work.thread_elements) for work in scales) == len(re.findall(r"\bld\.global\.b32", compiled))
+
+
+def test_every_load_of_every_warp_holds_the_unit() -> None:
+    """Of 64 numbers, 256 bytes, two cycles where they are loaded as they lie."""
+    scales = WorkFacts("load", moved_bytes=256)
+    assert lsu_cycles(scales, 4) == 2.0
+    assert lsu_cycles(replace(scales, thread_elements=16), 4) == 16 * 4 * ELEMENT_LOAD_CYCLES

@@ -62,8 +62,8 @@ class WorkFacts:
     """One operation. ``parts`` as in :class:`~warpplan.kernels.compiler.analysis.operation_kinds.Part`; ``moved_bytes``
     what it loads or stores in device memory; ``ahead`` whether it is copied iterations ahead; ``flying`` whether nobody
     waits for its product within the loop. ``needs`` are (index of the operation, iterations before) pairs.
-    ``run_bytes`` of a loaded tile lie together in memory, ``thread_loads`` instructions of each thread bring it; 0
-    where that is not known."""
+    ``run_bytes`` of a loaded tile lie together in memory, each thread loads ``thread_elements`` of a vector in a loop
+    whose layout is an accumulator's; 0 where that is not known."""
 
     kind: Kind
     parts: tuple[Part, ...] = ()
@@ -73,7 +73,7 @@ class WorkFacts:
     flying: bool = False
     needs: tuple[tuple[int, int], ...] = ()
     run_bytes: int = 0
-    thread_loads: int = 0
+    thread_elements: int = 0
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def _work(body: Body, *, in_loop: bool) -> tuple[WorkFacts, ...]:
         product = None if work.product is None else _product(work.product)
         moved = work.parts[0].size if work.kind in ("load", "store", "tma_load", "tma_store") and work.parts else 0
         flying = work.kind == "dot" and in_flight(body, work, specialized=False)
-        form = (work.run_bytes, work.thread_loads) if work.kind == "load" else (0, 0)
+        form = (work.run_bytes, work.thread_elements if in_loop else 0) if work.kind == "load" else (0, 0)
         found.append(WorkFacts(work.kind, parts, product, moved, work.id in copied, flying, tuple(needs), *form))
     return tuple(found)
 
@@ -303,5 +303,5 @@ def _work_from(plain: dict[str, object]) -> WorkFacts:
         bool(plain.get("flying", False)),
         tuple((int(a), int(b)) for a, b in plain.get("needs", ())),  # type: ignore[attr-defined]
         int(plain.get("run_bytes", 0)),  # type: ignore[call-overload]
-        int(plain.get("thread_loads", 0)),  # type: ignore[call-overload]
+        int(plain.get("thread_elements", 0)),  # type: ignore[call-overload]
     )

@@ -5,6 +5,7 @@
     SM          = ⌊q / b⌋ · block(b) + block(q mod b)        q blocks for the busiest SM, b of them resident, x together
     time        = launch + ‖ SM, power, DRAM ‖
 
+A loop that loads, but copies nothing ahead and multiplies nothing, is as busy as with :data:`WAITING_WARPS` more.
 A prologue and an epilogue last what one block takes, or the busiest unit of all x where that is longer.
 
 The norms, and the scales of latency, L2, DRAM and power, are the residual constants that were fitted on TMA GEMMs
@@ -44,7 +45,7 @@ TURN_CYCLES = {False: 100.0, True: 500.0}
 which the one still in flight hides for the most part, but not where ptxas serialises them. Fitted by hand to the
 training half of the launches in ``benchmarks/results/launch_replay_h200.json``; 400 to 600 do about as well."""
 WAITING_WARPS = 4.0
-"""On an SM: a loop that multiplies nothing and waits for its loads issues as if there were so many more warps, one a
+"""On an SM: a loop that loads and itself multiplies nothing issues as if there were so many more warps, one a
 scheduler. Chosen by hand on the training rows of the layer norm in ``benchmarks/results/consumers_h200.json``: without,
 few warps with large tiles rank too high; doubled, they rank too low."""
 SPILL_BYTES_PER_CYCLE = 32.0
@@ -215,7 +216,7 @@ class LaunchModel:
         transfer *= COPIED_L2 if loop.copied else 1.0
         serial = loop.serial_cycles * self._cramped(loop, launch) + spills
         if not loop.ring_bytes:
-            waiting = 0.0 if loop.flops else WAITING_WARPS / max(1, self.facts.warps)
+            waiting = WAITING_WARPS / max(1, self.facts.warps) if loop.loaded_bytes and not loop.flops else 0.0
             return _norm(c["block_norm"], max(serial, (together + waiting) * loop.busy_cycles), transfer)
         arrival = c["latency_scale"] * self._latency(loop, launch) + c["transfer_scale"] * transfer
         busy = max(serial, together * (loop.busy_cycles * self._cramped(loop, launch) + spills))

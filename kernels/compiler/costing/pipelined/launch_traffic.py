@@ -34,7 +34,8 @@ USABLE_L2 = 0.6
 SURE_L2 = 0.3
 """Of L2: what programs that run at once read is all there when they read it again if it is no more than this part, none
 of it if it is as much as all of L2, for either half may hold a copy of what the other has; in proportion between.
-Chosen by hand on the training row of the layer norm in ``benchmarks/results/consumers_h200.json``."""
+Chosen by hand on the layer norm of 4096 rows of 16,384 in ``benchmarks/results/consumers_h200.json``; doubled, its
+blocks that run eight at a time on an SM are predicted a sixth too fast."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ fall-back for it, and what was priced by a fall-back is said (:func:`missing_poi
   copies 16 bytes a thread and leaves a warp after 4 cycles (32 lanes of 16 bytes at 128 bytes a cycle, CUDA C++
   Programming Guide, "Shared Memory"); the load-store unit is held for bytes / 128.
 - ``global_load`` (bytes, source): the same. Such a load waits where it stands; its latency alone is measured. The
-  load-store unit is held for every instruction where each thread loads an element at a time.
+  load-store unit is held for every element that a thread loads of a vector in an accumulator's layout.
 - ``ldmatrix``: the profile's ``shared_load``.
 - ``mma`` (m16n8k16 on register operands): half of the rate of wgmma, in proportion to its rows, 16 at least.
 - ``widen_fp8_float16`` and its like: the profile's ``convert``, from fp32 to bfloat16.
@@ -33,9 +33,10 @@ COPY_BYTES = 16
 """Of a thread's widest copy; :data:`COPY_ISSUE_CYCLES` until the warp goes on."""
 COPY_ISSUE_CYCLES = 4.0
 ELEMENT_LOAD_CYCLES = 9.0
-"""Of the load-store unit, for a warp's load of one element a thread of a vector in an accumulator's layout: of a
-column's eight rows each lies in a line of its own. Chosen by hand on the training rows of the block-scaled product in
-``benchmarks/results/consumers_h200.json`` and ``consumers_h100.json``: 9 to 10 choose alike, 6 to 9 predict best."""
+"""Of the load-store unit, for a warp's load of one element a thread of a vector in an accumulator's layout, whether its
+lanes ask for one address or for eight. Chosen by hand on the training rows of the block-scaled product in
+``benchmarks/results/consumers_h200.json`` and ``consumers_h100.json``: 9 to 10 choose alike, 6 to 9 predict best; at 16
+times are off by a quarter. Two neighbours that lie together are one load, and counted as two."""
 LEAST_ELEMENTS, MEASURED_ELEMENTS, WIDENED_ELEMENTS = 128, 1024, 2048
 """One element a thread of four warps, and the smallest tiles whose arithmetic was measured, and whose conversion from 8
 bits: what lies between is in proportion."""
@@ -97,9 +98,9 @@ def _moved(work: WorkFacts, costs: CostTable, warps: int, source: str) -> Cost:
 
 
 def lsu_cycles(work: WorkFacts, warps: int) -> float:
-    """Cycles of the load-store unit for what ``work`` moves: of its bytes, or of the instructions of all warps."""
+    """Cycles of the load-store unit for what ``work`` moves: for its bytes, or for the loads of all warps."""
     size = work.moved_bytes or float(sum(part.size * part.times for part in work.parts))
-    return max(size / LSU_BYTES_PER_CYCLE, ELEMENT_LOAD_CYCLES * work.thread_loads * warps)
+    return max(size / LSU_BYTES_PER_CYCLE, ELEMENT_LOAD_CYCLES * work.thread_elements * warps)
 
 
 def _is_operand(work: WorkFacts) -> bool:
