@@ -39,8 +39,7 @@ class LoopWork:
     loop over several. ``seldom``: it masks a tile in few iterations of the loop. ``results`` are the values that
     ``register_bits`` counts, each with its bits. ``streamed``: a load of which every program reads other memory, so
     that it comes from DRAM; ``run_bytes`` of a loaded tile lie together, each thread loads ``thread_elements`` of it, 0
-    where that is not known. ``partition`` is its number under an assignment
-    (:mod:`~...lowering.assigned.anchors`).
+    where that is not known. ``partition`` is its number under an assignment (:mod:`~...lowering.assigned.anchors`).
     ``passes``: through the banks of shared memory for every 128 bytes that a copy writes or a read brings, under our
     lowering and where Triton pipelines the loop itself.
     """

@@ -18,7 +18,7 @@ _ACCUMULATOR = re.compile(
     r"(#\w+) = #ttg\.nvidia_mma<\{.*\bwarpsPerCTA = \[(\d+), (\d+)\].*\binstrShape = \[(\d+), (\d+)"
 )
 _HELD, _TOGETHER = 2, (8, 16)
-"""A thread's elements of so many: along the columns, along the rows."""
+"""Elements that a thread holds, out of every 8 columns and every 16 rows."""
 
 
 def elements_of_slice(encoding: str, shape: tuple[int, ...], aliases: Iterable[str]) -> int:

@@ -45,9 +45,10 @@ TURN_CYCLES = {False: 100.0, True: 500.0}
 which the one still in flight hides for the most part, but not where ptxas serialises them. Fitted by hand to the
 training half of the launches in ``benchmarks/results/launch_replay_h200.json``; 400 to 600 do about as well."""
 WAITING_WARPS = 4.0
-"""On an SM: a loop that loads and itself multiplies nothing issues as if there were so many more warps, one a
-scheduler. Chosen by hand on the training rows of the layer norm in ``benchmarks/results/consumers_h200.json``: without,
-few warps with large tiles rank too high; doubled, they rank too low."""
+"""Warps added to an SM's own, one a scheduler, in the issue time of a loop that loads and itself multiplies nothing:
+few warps cannot hide each other's waits. Chosen by hand on the training rows of the layer norm in
+``benchmarks/results/consumers_h200.json``: without, few warps with large tiles rank too high; doubled, they rank too
+low."""
 SPILL_BYTES_PER_CYCLE = 32.0
 """L1's rate for spilled registers, there and back. Chosen by hand on the training rows of
 ``benchmarks/results/consumers_h100.json``, where 64 ranks attention that spills too high; 16 to 32 do about as well."""
