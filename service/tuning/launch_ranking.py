@@ -19,8 +19,10 @@ from warpplan.kernels.compiler.costing.pipelined.kernel_facts import KernelFacts
 from warpplan.kernels.compiler.costing.pipelined.launch_time import LaunchFacts, LaunchModel, LaunchTime
 from warpplan.kernels.compiler.costing.pipelined.launch_traffic import (
     LaunchMemory,
-    launch_memory,
+    LaunchTiles,
+    launch_tiles,
     neighbour_bytes,
+    round_of,
     run_slowdown,
 )
 from warpplan.kernels.compiler.paper.paper_programs import PaperKernel
@@ -95,11 +97,19 @@ class _Candidate:
         """Programs on an SM at a time."""
         return self.model.resident(self.launch)
 
+    @property
+    def at_once(self) -> int:
+        """Programs on the device at a time."""
+        return self.resident * self.model.device.sm_count
+
     @cached_property
+    def tiles(self) -> LaunchTiles:
+        return launch_tiles(self.paper, self.sizes, self.grid, self.model.device, self.at_once)
+
+    @property
     def memory(self) -> LaunchMemory:
         """What the launch moves, as many programs at once as the SMs hold."""
-        device = self.model.device
-        return launch_memory(self.paper, self.sizes, self.grid, device, self.resident * device.sm_count)
+        return self.tiles.memory(self.model.device, self.at_once)
 
     @cached_property
     def tuned(self) -> TunedConfig:
@@ -211,8 +221,8 @@ class Tuner:
         if isinstance(report, str):
             return report
         assembled = replace(candidate, launch=as_assembled(candidate.launch, report))
-        if assembled.resident == candidate.resident:  # the same programs run at once: they need not be run again
-            vars(assembled)["memory"] = candidate.memory
+        if round_of(candidate.tiles.programs, assembled.at_once) == candidate.tiles.round:
+            vars(assembled)["tiles"] = candidate.tiles  # the same programs need not be run again
         return assembled if assembled.resident else self._too_large
 
     def _report(self, candidate: _Candidate) -> CompiledReport | str:

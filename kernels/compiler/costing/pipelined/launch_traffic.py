@@ -51,32 +51,71 @@ class LaunchMemory:
     counted: bool = True
 
 
-def launch_memory(
+@dataclass(frozen=True)
+class LaunchTiles:
+    """What the programs of a launch touch, whatever of it L2 keeps. ``read_bytes`` come from DRAM in both cases: where a
+    program that reads a tile again finds it in L2, and where it does not. ``round_bytes`` are the different tiles that
+    the ``round`` first of ``programs`` programs load, each once."""
+
+    trips: tuple[float, ...]
+    loaded_bytes: float
+    written_bytes: float
+    read_bytes: tuple[float, float]
+    round_bytes: float
+    round: int
+    programs: int
+    known: bool
+    counted: bool
+
+    def memory(self, device: Device, at_once: int) -> LaunchMemory:
+        """What moves where ``at_once`` programs run on ``device`` at a time: :func:`round_of` that many is ``round``."""
+        at_a_time = self.round_bytes * min(at_once, self.programs) / self.round
+        kept = min(1.0, max(0.0, (1.0 - at_a_time / device.l2_bytes) / (1.0 - SURE_L2)))
+        once, again = self.read_bytes
+        read = again + kept * (once - again)
+        return LaunchMemory(self.trips, self.loaded_bytes, read + self.written_bytes, read, self.known, self.counted)
+
+
+def round_of(programs: int, at_once: int) -> int:
+    """Programs that stand for those which run at a time, ``at_once`` of ``programs``."""
+    return min(at_once, programs, MOST_PROGRAMS)
+
+
+def launch_tiles(
     kernel: PaperKernel, sizes: Mapping[str, int], grid: Sequence[int], device: Device, at_once: int
-) -> LaunchMemory:  # fmt: skip
-    """``kernel`` launched with ``sizes`` over ``grid``; ``at_once`` programs run on the device at a time."""
+) -> LaunchTiles:  # fmt: skip
+    """``kernel`` launched with ``sizes`` over ``grid``; ``at_once`` programs run on ``device`` at a time. It runs up to
+    twice :data:`MOST_PROGRAMS` programs on paper, by far the most of the work."""
     count = grid[0] * grid[1] * grid[2]
     every = count <= MOST_PROGRAMS
     chosen = range(count) if every else sorted({int(i * GOLDEN % 1.0 * count) for i in range(MOST_PROGRAMS)})
     spread = [_run(kernel, sizes, grid, i) for i in chosen]
-    together = min(at_once, count, MOST_PROGRAMS)
+    together = round_of(count, at_once)
     first = spread[:together] if every else [_run(kernel, sizes, grid, i) for i in range(together)]
     trips = tuple(sum(p.trips[i] for p in spread) / len(spread) for i in range(len(kernel.loops)))
     loads, stores = _by_operation(spread, False), _by_operation(spread, True)
-    each = count / len(spread)
-    loaded = each * sum(_moved(found) for found in loads.values())
-    in_round = _by_operation(first, False)
-    scale = count / len(first)
+    each, scale = count / len(spread), count / together
+    in_round, once_in_round = _by_operation(first, False), _by_operation(first, False, afresh=True)
     usable = USABLE_L2 * device.l2_bytes
-    once, once_in_round = _by_operation(spread, False, afresh=True), _by_operation(first, False, afresh=True)
-    written = _needed(stores, _by_operation(first, True), each, scale)
-    read = _read(loads, in_round, each, scale, usable)
-    at_a_time = sum(_distinct(found, 1.0) for found in once_in_round.values()) * min(at_once, count) / len(first)
-    kept = min(1.0, max(0.0, (1.0 - at_a_time / device.l2_bytes) / (1.0 - SURE_L2)))
-    if kept:
-        read += kept * (_read(once, once_in_round, each, scale, usable) - read)
-    known = all(access.at is not None for found in (*loads.values(), *stores.values()) for access in found)
-    return LaunchMemory(trips, loaded, read + written, read, known, all(program.counted for program in spread))
+    once = _read(_by_operation(spread, False, afresh=True), once_in_round, each, scale, usable)
+    return LaunchTiles(
+        trips=trips,
+        loaded_bytes=each * sum(_moved(found) for found in loads.values()),
+        written_bytes=_needed(stores, _by_operation(first, True), each, scale),
+        read_bytes=(once, _read(loads, in_round, each, scale, usable)),
+        round_bytes=sum(_distinct(found, 1.0) for found in once_in_round.values()),
+        round=together,
+        programs=count,
+        known=all(access.at is not None for found in (*loads.values(), *stores.values()) for access in found),
+        counted=all(program.counted for program in spread),
+    )
+
+
+def launch_memory(
+    kernel: PaperKernel, sizes: Mapping[str, int], grid: Sequence[int], device: Device, at_once: int
+) -> LaunchMemory:  # fmt: skip
+    """:func:`launch_tiles` and what L2 keeps of them."""
+    return launch_tiles(kernel, sizes, grid, device, at_once).memory(device, at_once)
 
 
 def run_slowdown(facts: KernelFacts, trips: Sequence[float]) -> float:

@@ -36,7 +36,9 @@ from warpplan.kernels.compiler.costing.pipelined.launch_time import (
 from warpplan.kernels.compiler.costing.pipelined.launch_traffic import (
     SHORT_RUN,
     launch_memory,
+    launch_tiles,
     neighbour_bytes,
+    round_of,
     run_slowdown,
 )
 from warpplan.kernels.compiler.costing.pipelined.pointer_costs import WANTED
@@ -308,6 +310,16 @@ class TestPaper:
         assert read == sorted(read)
         assert (read[0], read[-1]) == (4 * rows * n, 2 * 4 * rows * n)
         assert read[1] < read[2] < read[3] < read[-1]
+
+    def test_programs_are_not_run_again_to_know_what_l2_keeps_for_more_of_them(self) -> None:
+        text = cut(source_of(pk.row_twice, "x_ptr=*fp32, out_ptr=*fp32, N=i32, BLOCK=1024"), TARGET, {}).text
+        launch = PaperKernel(text), {"N": 16_384}, (4096, 1, 1), H200
+        tiles = launch_tiles(*launch, 2 * H200.sm_count)
+        for count in (2, 4, 6, 8):
+            at_once = count * H200.sm_count
+            assert round_of(4096, at_once) == tiles.round
+            assert tiles.memory(H200, at_once) == launch_memory(*launch, at_once)
+        assert round_of(4096, H200.sm_count) < tiles.round
 
     @pytest.mark.skipif(release(triton.__version__) >= (3, 9), reason="Triton 3.9 has no block pointers")
     def test_block_pointers_are_read_alike(self) -> None:
