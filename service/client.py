@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import operator
 import os
+import sys
 import time
 import urllib.error
 import urllib.parse
@@ -147,9 +148,9 @@ class Client:
         does not take, :class:`ServiceUnavailable` where there is no service, :class:`ChoiceDiffers`, instead of these
         too, where ``strict`` and another configuration was given before.
         """
+        query = _query({**_written(shape), "dtype": dtype, "device": device})
+        path = f"/v1/configs/{_quoted('kernel', kernel)}?{query}"
         try:
-            query = _query({**_written(shape), "dtype": dtype, "device": device})
-            path = f"/v1/configs/{_quoted('kernel', kernel)}?{query}"
             answer = self._get(path, "config", dict)
         except ClientError as error:
             self._choices.note(kernel, shape, dtype, device, None)
@@ -437,7 +438,16 @@ def _is_real(number: object) -> bool:
 
 def _query(words: Mapping[str, object]) -> str:
     """``words`` as a query string. Raises :class:`ClientError` for text that cannot be sent."""
-    return "&".join(f"{_quoted(name, name)}={_quoted(name, str(word))}" for name, word in words.items())
+    return "&".join(f"{_quoted(name, name)}={_quoted(name, _text(name, word))}" for name, word in words.items())
+
+
+def _text(name: str, value: object) -> str:
+    """``value`` in digits or words. Raises :class:`ClientError` for a number that Python does not write in digits."""
+    try:
+        return str(value)
+    except ValueError:
+        limit = sys.get_int_max_str_digits()
+        raise ClientError(f"{name} has more than {limit} digits: no size is as large", field=name, limit=limit) from None
 
 
 def _quoted(name: str, text: str) -> str:
@@ -472,7 +482,7 @@ def _plain(value: object) -> object:
 
 def _written(shape: Mapping[str, ShapeValue]) -> dict[str, ShapeValue]:
     """``shape`` with lists as text, "1,2,3": a query string knows no other."""
-    return {name: ",".join(map(str, v)) if isinstance(v, list | tuple) else v for name, v in shape.items()}
+    return {name: ",".join(_text(name, e) for e in v) if isinstance(v, list | tuple) else v for name, v in shape.items()}
 
 
 def _entry(found: object) -> Json | ClientError:

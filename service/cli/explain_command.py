@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from warpplan.planner.errors import InvalidInput, UnknownName
-from warpplan.service.cli.shared_options import DeviceName, Dtype, Json, ProfileFile, named, print_json
+from warpplan.service.cli.shared_options import DeviceName, Dtype, Json, ProfileFile, named, print_json, require_unused
 from warpplan.service.cli.solve_command import (
     NO_ANSWER,
     Depth,
@@ -78,6 +78,7 @@ class Explained:
 
 
 def explain(
+    context: typer.Context,
     subject: Subject,
     shape: MaybeShape = None,
     dtype: Dtype = "bfloat16",
@@ -110,8 +111,11 @@ def explain(
             require_folder(path)
     events = _events(measured)
     if subject in registry.names():
+        solving = ("time_limit", "work_limit", "depth", "slack")
+        require_unused(context, solving, f"only a graph is solved on request, and {subject} is a kernel")
         found = _kernel(subject, named(shape or []), dtype, device, profile)
     elif subject == "-" or Path(subject).suffix == ".json" or Path(subject).exists():
+        require_unused(context, ("dtype", "device", "profile"), f"only kernels have it, and {subject} is a graph file")
         if shape:
             raise InvalidInput(f"{shape[0]!r} after a graph file: only kernels have sizes", field="shape", value=shape)
         found = _graph(subject, *solver_limits(began, time_limit, work_limit, depth, slack))

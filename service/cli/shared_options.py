@@ -92,6 +92,14 @@ def require_store(store: str) -> None:
         )  # fmt: skip
 
 
+def require_unused(context: typer.Context, names: Iterable[str], without: str) -> None:
+    """Raise :class:`InvalidInput` where the user gave one of the options ``names`` to a subject ``without`` them."""
+    for name in names:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise InvalidInput(f"--{name.replace('_', '-')}: {without}", field=name, value=context.params[name])
+
+
 def named(words: Sequence[str]) -> dict[str, object]:
     """``["NAME=VALUE", …]`` as sizes and options by name; :class:`InvalidShape` for a word that is none, or twice the
     same."""

@@ -326,6 +326,16 @@ def test_text_that_cannot_be_sent(nobody: str) -> None:
         client.measured("gemm", {"num_warps": object()}, 1.0)
 
 
+def test_numbers_that_nobody_writes_in_digits(nobody: str) -> None:
+    client = Client(nobody, on_error="none")
+    for size in (10**5000, [1, 10**5000]):
+        with pytest.raises(ClientError, match="M has more than 4300 digits") as caught:
+            client.config("gemm", M=size)
+        assert (caught.value.field, caught.value.limit) == ("M", 4300)
+        with pytest.raises(ClientError, match="4300 digits"):
+            client.configs([{"kernel": "gemm", "shape": {"M": size}}])
+
+
 class LibraryNumber:
     """A number as numpy has it: no subclass of ``int`` or ``float``."""
 

@@ -52,6 +52,21 @@ def test_a_graph_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert body["costs"]["examined"] == body["costs"]["costs"]
 
 
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["g.json", "--dtype", "bfloat16"], "--dtype: only kernels have it, and g.json is a graph file"),
+        (["g.json", "--device", "NVIDIA H200"], "--device: only kernels have it"),
+        ([*GEMM[1:], "--time-limit", "1"], "--time-limit: only a graph is solved on request, and gemm is a kernel"),
+        ([*GEMM[1:], "--slack", "0"], "--slack: only a graph is solved on request"),
+    ],
+)
+def test_options_of_the_other_subject_are_refused(
+    capsys: pytest.CaptureFixture[str], words: list[str], error: str
+) -> None:
+    assert error in bad(capsys, "explain", *words)
+
+
 @pytest.mark.parametrize("limits", [["--time-limit", "5"], ["--work-limit", "5"]])
 def test_a_graph_within_either_limit(capsys: pytest.CaptureFixture[str], limits: list[str]) -> None:
     status, out, _ = run(capsys, "explain", "g.json", "--json", *limits)
