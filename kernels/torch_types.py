@@ -8,6 +8,8 @@ Tensor = Any
 """``torch.Tensor``."""
 Dtype = Any
 """``torch.dtype``."""
+TorchShape = Any
+"""``torch.Size``."""
 InductorTuner = Any
 """``torch._inductor.runtime.triton_heuristics.CachingAutotuner``."""
 InductorConfig = Any

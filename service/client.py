@@ -447,7 +447,9 @@ def _text(name: str, value: object) -> str:
         return str(value)
     except ValueError:
         limit = sys.get_int_max_str_digits()
-        raise ClientError(f"{name} has more than {limit} digits: no size is as large", field=name, limit=limit) from None
+        raise ClientError(
+            f"{name} has more than {limit} digits: no size is as large", field=name, limit=limit
+        ) from None
 
 
 def _quoted(name: str, text: str) -> str:
@@ -482,7 +484,9 @@ def _plain(value: object) -> object:
 
 def _written(shape: Mapping[str, ShapeValue]) -> dict[str, ShapeValue]:
     """``shape`` with lists as text, "1,2,3": a query string knows no other."""
-    return {name: ",".join(_text(name, e) for e in v) if isinstance(v, list | tuple) else v for name, v in shape.items()}
+    return {
+        name: ",".join(_text(name, e) for e in v) if isinstance(v, list | tuple) else v for name, v in shape.items()
+    }
 
 
 def _entry(found: object) -> Json | ClientError:

@@ -20,6 +20,7 @@ import math
 import torch
 from torch.nn.functional import scaled_dot_product_attention as torch_attention
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
+from torch.utils.flop_counter import register_flop_formula, sdpa_backward_flop_count, sdpa_flop_count
 
 from warpplan.kernels.attention_bwd.space import HEAD_DIMS as BACKWARD_HEAD_DIMS
 from warpplan.kernels.attention_fwd.attention_shape import MAX_LENGTH
@@ -28,7 +29,7 @@ from warpplan.kernels.attention_layer.planned_passes import DTYPES, attend, atte
 from warpplan.kernels.declaration import MAX_ELEMENTS
 from warpplan.kernels.operands.gpus import hopper_name
 from warpplan.kernels.operands.tensor_forms import active_transform, is_batched, special_form
-from warpplan.kernels.torch_types import AutogradContext, Dtype, Tensor
+from warpplan.kernels.torch_types import AutogradContext, Dtype, Tensor, TorchShape
 
 
 def _on_hopper(index: int | None) -> bool:
@@ -243,3 +244,16 @@ backward_operator = torch.library.custom_op(
 backward_operator.register_fake(
     lambda do, query, key, value, out, lse, causal, scale: tuple(empty_result(t) for t in (query, key, value))
 )
+
+
+@register_flop_formula(torch.ops.warpplan.attention)  # type: ignore[misc]  # torch has no types here
+def _flops(query: TorchShape, key: TorchShape, value: TorchShape, *others: object, out_shape: object) -> int:
+    """Of both products, as ``torch.utils.flop_counter`` counts those of torch's attention: a causal one whole."""
+    return int(sdpa_flop_count(query, key, value))
+
+
+@register_flop_formula(torch.ops.warpplan.attention_backward)  # type: ignore[misc]
+def _backward_flops(
+    do: TorchShape, query: TorchShape, key: TorchShape, value: TorchShape, *others: object, out_shape: object
+) -> int:
+    return int(sdpa_backward_flop_count(do, query, key, value))

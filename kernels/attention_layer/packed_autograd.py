@@ -16,6 +16,8 @@ too; graphs of ``torch.compile`` keep them whole.
 from __future__ import annotations
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils.flop_counter import register_flop_formula, sdpa_backward_flop_count, sdpa_flop_count
 
 from warpplan.kernels.attention_bwd.space import HEAD_DIMS as BACKWARD_HEAD_DIMS
 from warpplan.kernels.attention_fwd.launch import checked_scale, require_window
@@ -107,3 +109,36 @@ packed_backward_operator = torch.library.custom_op(
 )  # fmt: skip
 """``torch.ops.warpplan.packed_attention_backward``: the gradients of query, key and value."""
 packed_backward_operator.register_fake(_like_operands)
+
+
+@register_flop_formula(torch.ops.warpplan.packed_attention, get_raw=True)  # type: ignore[misc]  # torch has no types here
+def _flops(
+    query: Tensor, key: Tensor, value: Tensor, q_starts: Tensor, k_starts: Tensor, most_q: int, most_k: int,
+    *others: object, out_val: object,
+) -> int:  # fmt: skip
+    """As ``torch.utils.flop_counter`` counts: causal masks and windows as if there were none. It reads the lengths from
+    the device; where they have no values they are taken to be the longest."""
+    lengths = zip(_lengths(q_starts, most_q), _lengths(k_starts, most_k), strict=True)
+    return sum(int(sdpa_flop_count(*_one_sequence(query, key, q, k))) for q, k in lengths)
+
+
+@register_flop_formula(torch.ops.warpplan.packed_attention_backward, get_raw=True)  # type: ignore[misc]
+def _backward_flops(
+    do: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, q_starts: Tensor,
+    k_starts: Tensor, most_q: int, most_k: int, *others: object, out_val: object,
+) -> int:  # fmt: skip
+    lengths = zip(_lengths(q_starts, most_q), _lengths(k_starts, most_k), strict=True)
+    shapes = (_one_sequence(query, key, q, k) for q, k in lengths)
+    return sum(int(sdpa_backward_flop_count(shape[0], *shape)) for shape in shapes)
+
+
+def _lengths(starts: Tensor, most: int) -> list[int]:
+    if starts.device.type == "meta" or isinstance(starts, FakeTensor):
+        return [most] * (starts.shape[0] - 1)
+    return [int(length) for length in starts.diff().tolist()]
+
+
+def _one_sequence(query: Tensor, key: Tensor, rows: int, keys: int) -> tuple[tuple[int, int, int, int], ...]:
+    """The shapes of query, key and value of a sequence, (1, heads, length, D)."""
+    of_key = (1, key.shape[1], keys, key.shape[2])
+    return (1, query.shape[1], rows, query.shape[2]), of_key, of_key

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import torch
+from torch.utils.flop_counter import register_flop_formula
 
 from warpplan.kernels.declaration import Shape
 from warpplan.kernels.grouped_gemm.kernel import GROUPED_GEMM
@@ -21,7 +22,7 @@ from warpplan.kernels.grouped_gemm.launch import addressable, prepare, require_a
 from warpplan.kernels.grouped_gemm.reference import reference
 from warpplan.kernels.grouped_gemm.space import SIXTEEN_BIT, Product
 from warpplan.kernels.plan_source import configuration
-from warpplan.kernels.torch_types import Tensor, TorchResult
+from warpplan.kernels.torch_types import Tensor, TorchResult, TorchShape
 from warpplan.planner.errors import InvalidShape, UnknownName
 from warpplan.planner.values.tuning import TuningConfig
 
@@ -133,6 +134,12 @@ def _operator(product: Product, name: str) -> Callable[..., Tensor]:
         schema="(Tensor left, Tensor right, Tensor ends, str sizes) -> Tensor",
     )  # fmt: skip
     operator.register_fake(fake)
+
+    @register_flop_formula(getattr(torch.ops.warpplan, name))  # type: ignore[misc]  # torch has no types here
+    def flops(left: TorchShape, right: TorchShape, *others: object, out_shape: TorchShape) -> int:
+        """Multiplications and additions, as if every row were of a group: only the device knows."""
+        return 2 * int(left[0] * left[1] * (right[1] if product == "forward" else right[-1]))
+
     return operator  # type: ignore[no-any-return]
 
 

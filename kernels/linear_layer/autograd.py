@@ -10,10 +10,11 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import linear as torch_linear
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
+from torch.utils.flop_counter import register_flop_formula
 
 from warpplan.kernels.linear_layer.products import ALIGNMENT, DTYPES, hopper, multiply
 from warpplan.kernels.operands.tensor_forms import active_transform, is_batched, special_form
-from warpplan.kernels.torch_types import AutogradContext, Dtype, Tensor
+from warpplan.kernels.torch_types import AutogradContext, Dtype, Tensor, TorchShape
 
 # The answer is a fact of the machine: a graph holds it as a constant.
 _runs_on = torch.compiler.assume_constant_result(hopper)
@@ -127,3 +128,9 @@ linear_operator = torch.library.custom_op(
 """``torch.ops.warpplan.linear`` of matrices: A[M, K] · B[N, K]ᵀ + bias[N]."""
 linear_operator.register_fake(lambda a, b, bias: a.new_empty(a.shape[0], b.shape[0]))
 linear_operator.register_autograd(_gradients, setup_context=_save)
+
+
+@register_flop_formula(torch.ops.warpplan.linear)  # type: ignore[misc]  # torch has no types here
+def _flops(a: TorchShape, b: TorchShape, bias: TorchShape | None, *, out_shape: TorchShape) -> int:
+    """Multiplications and additions, as ``torch.utils.flop_counter`` counts those of torch's own product."""
+    return 2 * a[0] * a[1] * b[0]

@@ -292,6 +292,17 @@ def by_token(tensor):
     return tensor.detach().transpose(1, 2).contiguous().transpose(1, 2)
 
 
+def test_flops_are_counted_as_torchs_own(planned_backward):
+    from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+
+    inputs = operands(q_length=20, k_length=30, kv_heads=2, grad=True)
+    with FlopCounterMode(display=False) as counter:
+        with_gradients(attention, inputs, enable_gqa=True)
+    query, key, value = (tuple(t.shape) for t in inputs)
+    expected = sdpa_flop_count(query, key, value) + sdpa_backward_flop_count(query, query, key, value)
+    assert counter.get_total_flops() == expected
+
+
 def test_the_operators_keep_torchs_rules():
     query, key, value = operands(5, 7, dtype=torch.float64, grad=True)
     for causal in (False, True):

@@ -140,6 +140,15 @@ def test_slices_of_one_projection_and_their_gradients_lie_alike():
     assert gradient.shape == projection.shape
 
 
+def test_flops_of_each_sequence_are_counted():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as counter:
+        with_gradients(packed, operands())
+    pairs = sum(q * k for q, k in zip(Q_SIZES, K_SIZES, strict=True))
+    assert counter.get_total_flops() == (2 + 5) * 2 * 4 * pairs * 64
+
+
 def test_a_second_derivative_is_refused():
     inputs = operands()
     (first,) = torch.autograd.grad(packed(*inputs).square().sum(), inputs[:1], create_graph=True)

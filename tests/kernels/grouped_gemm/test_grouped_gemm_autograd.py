@@ -116,6 +116,15 @@ def test_the_operators_are_sound(product):
     torch.library.opcheck(OPERATORS[product], (left.detach().float(), right.detach().float(), ENDS, "balanced"))
 
 
+def test_flops_of_all_three_products_are_counted():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    a, b = operands()
+    with FlopCounterMode(display=False) as counter:
+        grouped_gemm(a, b, ENDS).sum().backward()
+    assert counter.get_total_flops() == 3 * 2 * a.shape[0] * b.shape[1] * b.shape[2]
+
+
 def test_operands_that_tma_cannot_address_are_copied():
     kept = torch.zeros(64 * 64 + 1, dtype=torch.bfloat16)
     lying = (kept[:-1].view(64, 64), kept[1:].view(64, 64), kept[:-1].view(64, 64).t(), kept[:64].expand(64, 64))

@@ -282,6 +282,18 @@ def test_the_operator_keeps_torchs_rules():
         torch.library.opcheck(linear_operator, arguments)
 
 
+def test_flops_are_counted_as_torchs_own(as_on_hopper):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    counts = []
+    for function in (linear, torch_linear):
+        x, weight, bias = operands((2, 20), 24, 16, torch.bfloat16)
+        with FlopCounterMode(display=False) as counter:
+            with_gradients(function, x, weight, bias)
+        counts.append(counter.get_total_flops())
+    assert counts[0] == counts[1] == 3 * 2 * 40 * 24 * 16
+
+
 def test_a_dispatch_mode_sees_the_operator(as_on_hopper):
     from torch.utils._python_dispatch import TorchDispatchMode
 

@@ -7,5 +7,13 @@ EXPORTS = {
     "assembled_first": ("as_assembled", "assembled_first"),
     "kernel_facts": ("facts_of", "from_json", "KernelFacts", "to_json"),
     "launch_time": ("LaunchFacts", "LaunchModel", "LaunchTime"),
-    "launch_traffic": ("LaunchMemory", "LaunchTiles", "launch_memory", "launch_tiles", "neighbour_bytes", "round_of", "run_slowdown"),
+    "launch_traffic": (
+        "LaunchMemory",
+        "LaunchTiles",
+        "launch_memory",
+        "launch_tiles",
+        "neighbour_bytes",
+        "round_of",
+        "run_slowdown",
+    ),
 }

@@ -53,9 +53,9 @@ class LaunchMemory:
 
 @dataclass(frozen=True)
 class LaunchTiles:
-    """What the programs of a launch touch, whatever of it L2 keeps. ``read_bytes`` come from DRAM in both cases: where a
-    program that reads a tile again finds it in L2, and where it does not. ``round_bytes`` are the different tiles that
-    the ``round`` first of ``programs`` programs load, each once."""
+    """What the programs of a launch touch, whatever of it L2 keeps. ``read_bytes`` come from DRAM in either case: where
+    a program that reads a tile again finds it in L2, and where it does not. ``round_bytes`` are the different tiles
+    that the ``round`` first of ``programs`` programs load, each once."""
 
     trips: tuple[float, ...]
     loaded_bytes: float
@@ -68,7 +68,7 @@ class LaunchTiles:
     counted: bool
 
     def memory(self, device: Device, at_once: int) -> LaunchMemory:
-        """What moves where ``at_once`` programs run on ``device`` at a time: :func:`round_of` that many is ``round``."""
+        """What moves where ``at_once`` programs run on ``device`` at a time; :func:`round_of` them is ``round``."""
         at_a_time = self.round_bytes * min(at_once, self.programs) / self.round
         kept = min(1.0, max(0.0, (1.0 - at_a_time / device.l2_bytes) / (1.0 - SURE_L2)))
         once, again = self.read_bytes
