@@ -246,13 +246,13 @@ backward_operator.register_fake(
 )
 
 
-@register_flop_formula(torch.ops.warpplan.attention)  # type: ignore[misc]  # torch has no types here
+@register_flop_formula(torch.ops.warpplan.attention)  # type: ignore[untyped-decorator]
 def _flops(query: TorchShape, key: TorchShape, value: TorchShape, *others: object, out_shape: object) -> int:
     """Of both products, as ``torch.utils.flop_counter`` counts those of torch's attention: a causal one whole."""
     return int(sdpa_flop_count(query, key, value))
 
 
-@register_flop_formula(torch.ops.warpplan.attention_backward)  # type: ignore[misc]
+@register_flop_formula(torch.ops.warpplan.attention_backward)  # type: ignore[untyped-decorator]
 def _backward_flops(
     do: TorchShape, query: TorchShape, key: TorchShape, value: TorchShape, *others: object, out_shape: object
 ) -> int:

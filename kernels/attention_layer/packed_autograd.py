@@ -111,7 +111,7 @@ packed_backward_operator = torch.library.custom_op(
 packed_backward_operator.register_fake(_like_operands)
 
 
-@register_flop_formula(torch.ops.warpplan.packed_attention, get_raw=True)  # type: ignore[misc]  # torch has no types here
+@register_flop_formula(torch.ops.warpplan.packed_attention, get_raw=True)  # type: ignore[untyped-decorator]
 def _flops(
     query: Tensor, key: Tensor, value: Tensor, q_starts: Tensor, k_starts: Tensor, most_q: int, most_k: int,
     *others: object, out_val: object,
@@ -122,7 +122,7 @@ def _flops(
     return sum(int(sdpa_flop_count(*_one_sequence(query, key, q, k))) for q, k in lengths)
 
 
-@register_flop_formula(torch.ops.warpplan.packed_attention_backward, get_raw=True)  # type: ignore[misc]
+@register_flop_formula(torch.ops.warpplan.packed_attention_backward, get_raw=True)  # type: ignore[untyped-decorator]
 def _backward_flops(
     do: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, q_starts: Tensor,
     k_starts: Tensor, most_q: int, most_k: int, *others: object, out_val: object,

@@ -135,7 +135,7 @@ def _operator(product: Product, name: str) -> Callable[..., Tensor]:
     )  # fmt: skip
     operator.register_fake(fake)
 
-    @register_flop_formula(getattr(torch.ops.warpplan, name))  # type: ignore[misc]  # torch has no types here
+    @register_flop_formula(getattr(torch.ops.warpplan, name))  # type: ignore[untyped-decorator]
     def flops(left: TorchShape, right: TorchShape, *others: object, out_shape: TorchShape) -> int:
         """Multiplications and additions, as if every row were of a group: only the device knows."""
         return 2 * int(left[0] * left[1] * (right[1] if product == "forward" else right[-1]))
