@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -45,7 +46,8 @@ def signature(problem: Problem) -> str:
         if isinstance(value, Box):
             word = f"{ELEMENTS[problem.tensors[value.tensor].dtype]}[{', '.join(map(str, value.block))}]"
         elif isinstance(value, str):
-            word = f"*{ELEMENTS[problem.tensors[value].dtype]}"
+            tensor = problem.tensors[value]
+            word = f"*{ELEMENTS[tensor.dtype]}[{math.prod(tensor.shape)}]"
         else:
             word = f"{value:.12f}" if isinstance(value, float) else str(value)
         words.append(f"{name}={word}")

@@ -21,7 +21,7 @@ from warpplan.kernels.compiler.costing.pipelined.launch_traffic import (
     LaunchMemory,
     LaunchTiles,
     launch_tiles,
-    neighbour_bytes,
+    neighbour_loads,
     round_of,
     run_slowdown,
 )
@@ -54,9 +54,9 @@ _DESCRIPTOR = re.compile(r"(\w+)\s*\[(.+)\]")
 class TuningTask:
     """A kernel and what it is launched with. ``signature`` gives the parameters that neither a configuration nor a
     shape does, as ``warpplan ws`` takes them; values may be expressions of the shape's sizes, and a pointer may say how
-    many elements lie behind it, ``a_ptr=*bf16[M * K]``, which measuring needs. ``grid`` is up to three expressions of
-    sizes and a configuration's constants, separated by commas outside of brackets. ``heuristics`` are those of the
-    kernel's ``@triton.heuristics``, the outermost first."""
+    many elements lie behind it, ``a_ptr=*bf16[M * K]``: measuring needs that, and no more of them count as looked up.
+    ``grid`` is up to three expressions of sizes and a configuration's constants, separated by commas outside of
+    brackets. ``heuristics`` are those of the kernel's ``@triton.heuristics``, the outermost first."""
 
     spec: str
     signature: str
@@ -67,8 +67,8 @@ class TuningTask:
 
 @dataclass(frozen=True)
 class TunedConfig:
-    """``time`` as predicted; ``traffic_known`` whether every address was, or loads that are looked up in memory were
-    counted as touching nothing twice; ``trips_known`` whether every loop's length was, or a number stood for it."""
+    """``time`` as predicted; ``traffic_known`` whether every address was, or some are looked up in memory and told
+    apart by where; ``trips_known`` whether every loop's length was, or a number stood for it."""
 
     config: TuningConfig
     time: LaunchTime
@@ -81,16 +81,17 @@ class TunedConfig:
 @dataclass(frozen=True)
 class _Candidate:
     """``model`` prices ``launch``, what of it the assembler knows estimated or, once it is assembled, as it is.
-    ``paper`` runs its programs, which are launched over ``grid`` with ``sizes``."""
+    ``paper`` runs its programs, which are launched over ``grid`` with ``sizes`` and arrays of ``elements``."""
 
     config: TuningConfig
     signature: str
     paper: PaperKernel
     sizes: Mapping[str, int]
+    elements: Mapping[str, int]
     grid: tuple[int, int, int]
     model: LaunchModel
     launch: LaunchFacts
-    neighbour_bytes: float
+    different_bytes: float
 
     @cached_property
     def resident(self) -> int:
@@ -104,7 +105,7 @@ class _Candidate:
 
     @cached_property
     def tiles(self) -> LaunchTiles:
-        return launch_tiles(self.paper, self.sizes, self.grid, self.model.device, self.at_once)
+        return launch_tiles(self.paper, self.sizes, self.grid, self.model.device, self.at_once, self.elements)
 
     @property
     def memory(self) -> LaunchMemory:
@@ -124,7 +125,7 @@ class _Candidate:
     def place(self) -> tuple[float, int, float]:
         """Of equals the one with fewer warps is first (it is faster in benchmarks/results/compiler_schemes_h200.json),
         then the one whose neighbours share more (the training rows of ``consumers_h100.json``)."""
-        return round(self.tuned.time.time_us, 3), self.config.num_warps, self.neighbour_bytes
+        return round(self.tuned.time.time_us, 3), self.config.num_warps, self.different_bytes
 
 
 @dataclass(frozen=True)
@@ -205,9 +206,11 @@ class Tuner:
             return captured
         facts, paper = captured
         model = LaunchModel(facts, self.profile, self.device)
-        launch = LaunchFacts(float(math.prod(grid)), (0.0,) * len(facts.loops), config.num_stages)
+        loads = neighbour_loads(paper, sizes, grid)
+        trips = (0.0,) * len(facts.loops)
+        launch = LaunchFacts(float(math.prod(grid)), trips, config.num_stages, apart=loads.apart)
         candidate = _Candidate(
-            config, text, paper, sizes, grid, model, launch, neighbour_bytes(paper, sizes, grid)
+            config, text, paper, sizes, self.elements(shape), grid, model, launch, loads.different_bytes
         )  # fmt: skip
         return candidate if candidate.resident else self._too_large
 

@@ -1,7 +1,8 @@
 """Index arithmetic computed at a tile's first element: whole numbers, and where a pointer or a descriptor points.
 
 A value is an ``int``, a :class:`Place`, or ``None`` for what depends on data, or on arithmetic that is not on indices.
-A tile is its first element's value: ``tl.arange(16, 32)`` is 16, a splat or a broadcast what it repeats.
+A tile is its first element's value: ``tl.arange(16, 32)`` is 16, a splat or a broadcast what it repeats. An index that
+is looked up in memory is a :class:`LookedUp`, which tells where, not how large it is.
 """
 
 from __future__ import annotations
@@ -10,14 +11,20 @@ import operator
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from warpplan.kernels.compiler.ttgir.ir import IrOperation
 
 
+class LookedUp(int):
+    """A number that stands for one which only memory has: equal where both are computed alike from what lies at the
+    same place. How large it is, and what it compares to, says nothing."""
+
+
 @dataclass(frozen=True)
 class Place:
-    """``base`` is the argument that a pointer or descriptor came from; ``offset`` in elements, ``None`` where it is
-    looked up in memory."""
+    """``base`` is the argument that a pointer or descriptor came from; ``offset`` in elements, ``None`` where it is not
+    known."""
 
     base: str
     offset: int | None = 0
@@ -58,16 +65,28 @@ def corner(operation: IrOperation, read: Sequence[Corner]) -> Corner:
     if name in _SAME:
         return read[0]
     if name == "tt.addptr" and isinstance(read[0], Place):
-        known = read[0].offset is not None and isinstance(read[1], int)
-        return Place(read[0].base, read[0].offset + read[1] if known else None)  # type: ignore[operator]
+        offset, step = read[0].offset, read[1]
+        known = offset is not None and isinstance(step, int)
+        return Place(read[0].base, _from(offset + step, offset, step) if known else None)  # type: ignore[operator, arg-type]
     if name == "arith.select" and len(read) > 2:
-        return None if not isinstance(read[0], int) else read[1] if read[0] else read[2]
+        return None if not is_number(read[0]) else read[1] if read[0] else read[2]
     if len(read) != 2 or not all(isinstance(value, int) for value in read):
         return None
     a, b = read
     assert isinstance(a, int)
     assert isinstance(b, int)
-    return _number(operation, a, b)
+    found = _number(operation, a, b)
+    return None if found is None else _from(found, a, b)
+
+
+def is_number(value: Corner) -> TypeGuard[int]:
+    """Whether ``value`` is a whole number that is known."""
+    return isinstance(value, int) and not isinstance(value, LookedUp)
+
+
+def _from(number: int, *read: int) -> int:
+    """``number`` as computed from ``read``."""
+    return LookedUp(number) if any(isinstance(value, LookedUp) for value in read) else number
 
 
 def holds(comparison: IrOperation, a: int, b: int) -> bool:

@@ -2,7 +2,7 @@
 
 What a kernel does to indices is computed at the first element of each tile, for one program id and the sizes of a
 launch. Of a loop's iterations the first is run: what its loads touch there, and how long it is, is what a launch's
-time needs. Addresses that are looked up in memory are not known, unless neighbours are taken to look up the same.
+time needs. Indices that are looked up in memory are told apart by where they lie.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from warpplan.kernels.compiler.analysis.operation_kinds import TMA_LOADS, TMA_STORES, result_types
-from warpplan.kernels.compiler.paper.corner_values import Corner, Place, corner, holds
+from warpplan.kernels.compiler.paper.corner_values import Corner, LookedUp, Place, corner, holds, is_number
 from warpplan.kernels.compiler.ttgir.control import WhileLoop, read_branch, read_loop, read_while
 from warpplan.kernels.compiler.ttgir.functions import arguments
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region
@@ -25,15 +25,19 @@ UNKNOWN_TRIPS = 32
 """Iterations of a loop whose bounds are not known, as in
 :data:`~warpplan.kernels.compiler.costing.kernel_model.NOMINAL_TRIPS`."""
 LOOKED_UP = 1 << 20
-"""A number that is looked up, where it is taken to be alike everywhere: as large as a count of rows, so that none of
-the first programs ends early."""
+"""Stands for a number that is looked up at the beginning of an array, or wherever it lies if it is taken to be alike
+everywhere: as large as a count of rows, so that none of the first programs ends early."""
+APART = 1_000_003
+"""Numbers that are looked up at neighbouring places are this far apart: a prime number, so that no step of a tile makes
+one of another."""
 AXES = {"x": 0, "y": 1, "z": 2}
 
 
 @dataclass(frozen=True)
 class TileAccess:
     """One load or store in the first iteration of the loops around it, which it is done ``times`` often in one program.
-    ``at`` tells tiles of one operation apart; ``None`` where the address is not known. ``operation`` numbers it."""
+    ``at`` tells tiles of one operation apart; ``None`` where the address is not known. ``operation`` numbers it.
+    ``looked_up`` is whether the address depends on what is looked up: tiles of unlike ``at`` may then be the same."""
 
     operation: int
     base: str
@@ -41,6 +45,7 @@ class TileAccess:
     moved_bytes: int
     store: bool
     times: float
+    looked_up: bool = False
 
 
 @dataclass
@@ -64,6 +69,12 @@ class PaperKernel:
         self.operands = {id(operation): operand_list(operation) for operation in every}
         self.loops = {id(o): i for i, o in enumerate(o for o in every if o.name in ("scf.for", "scf.while"))}
         self.arguments = arguments(self.function)
+
+    def array_bytes(self, elements: Mapping[str, int]) -> dict[str, int]:
+        """Bytes of each array, of which ``elements`` says how many elements it has."""
+        found = {name: re.search(r"!tt\.ptr<(\w+)", self.arguments.get(f"%{name}", "")) for name in elements}
+        types = {name: ShapedType("tensor", (elements[name],), kind[1]) for name, kind in found.items() if kind}
+        return {name: array.bytes for name, array in types.items()}
 
     def run(
         self, sizes: Mapping[str, int], ids: Sequence[int], grid: Sequence[int], *, alike: bool = False
@@ -113,7 +124,7 @@ class _Reader:
             read = [names.get(value) for value in self.kernel.operands[id(operation)]]
             if name in ("tt.load", "tt.store") or name in TMA_LOADS | TMA_STORES:
                 self._access(operation, read, times)
-                if self.alike and name == "tt.load":
+                if name == "tt.load":
                     names[operation.result] = self._look_up(operation, read)
             elif len(operation.defined) == 1:
                 names[operation.result] = corner(operation, read)
@@ -122,7 +133,7 @@ class _Reader:
         loop = read_loop(operation)
         start, end, step = (names.get(value) for value in (loop.lower, loop.upper, loop.step))
         trips: float = UNKNOWN_TRIPS
-        if isinstance(start, int) and isinstance(end, int) and isinstance(step, int) and step > 0:
+        if is_number(start) and is_number(end) and is_number(step) and step > 0:
             trips = max(0, -(-(end - start) // step))
         else:
             self.done.counted = False
@@ -161,7 +172,7 @@ class _Reader:
             inner = dict(names)
             handed = scratch._test(loop, inner, state, 1.0)
             a, b = (inner.get(value) for value in self.kernel.operands[id(test)])
-            if not isinstance(a, int) or not isinstance(b, int):
+            if not is_number(a) or not is_number(b):
                 return None
             if not apart and not holds(test, a, b):
                 return 0
@@ -182,7 +193,7 @@ class _Reader:
     def _branch(self, operation: IrOperation, names: dict[str, Corner], times: float) -> None:
         branch = read_branch(operation)
         condition = names.get(branch.condition)
-        if isinstance(condition, int):
+        if is_number(condition):
             taken = branch.then if condition else branch.otherwise
         else:  # the way that does more: the other is an early end, or an edge
             taken = max(branch.then, branch.otherwise, key=lambda way: sum(1 for _ in way.walk()))
@@ -190,12 +201,16 @@ class _Reader:
             names[result] = value
 
     def _look_up(self, operation: IrOperation, read: list[Corner]) -> Corner:
+        """What stands for an index that is loaded; ``None`` for what is no index, or lies nobody knows where."""
+        place = next((value for value in read if isinstance(value, Place)), None)
         if not re.search(r"!tt\.ptr<i\d+", operation.signature):
             return None
-        if next(iter(result_types(operation)), None) is None:
+        single = next(iter(result_types(operation)), None) is None
+        if self.alike and single:
             return LOOKED_UP
-        place = next((value for value in read if isinstance(value, Place)), None)
-        return place and place.offset
+        if place is None or place.offset is None or self.alike:
+            return place and place.offset
+        return LookedUp(LOOKED_UP + APART * place.offset if single else place.offset)
 
     def _access(self, operation: IrOperation, read: list[Corner], times: float) -> None:
         store = operation.name == "tt.store" or operation.name in TMA_STORES
@@ -216,7 +231,8 @@ class _Reader:
                 else None
             )
         number = self.kernel.numbers[id(operation)]
-        self.done.accesses.append(TileAccess(number, place.base, at, tile.bytes, store, times))
+        looked_up = any(isinstance(value, LookedUp) for value in at or ())
+        self.done.accesses.append(TileAccess(number, place.base, at, tile.bytes, store, times, looked_up))
 
 
 def _stored(operation: IrOperation) -> ShapedType | None:

@@ -44,7 +44,7 @@ Signature = Annotated[
     str,
     typer.Option(
         help='The other parameters, as for `warpplan ws`: "a=*bf16, stride_am=K, ACTIVATION=None". '
-        'With --measure also how much lies behind pointers: "a=*bf16[M * K]".'
+        'How much lies behind a pointer, which --measure needs and what is looked up is bounded by: "a=*bf16[M * K]".'
     ),
 ]
 Grid = Annotated[
@@ -217,7 +217,10 @@ def _show(
     )  # fmt: skip
     notes = [f"left out: {_words(c)}: {why}" for c, why in tuned.refused]
     if any(not t.traffic_known for t in tuned.ranked):
-        notes.append("some addresses are looked up in memory: what they load is counted as never shared")
+        notes.append(
+            "some addresses are looked up in memory: what lies at unlike places counts as unlike, up to the elements "
+            "that --signature has of an array"
+        )
     if any(not t.trips_known for t in tuned.ranked):
         notes.append(f"the length of a loop depends on data: {UNKNOWN_TRIPS} iterations stand for it")
     if tuned.missing:

@@ -10,9 +10,10 @@ EXPORTS = {
     "launch_traffic": (
         "LaunchMemory",
         "LaunchTiles",
+        "NeighbourLoads",
         "launch_memory",
         "launch_tiles",
-        "neighbour_bytes",
+        "neighbour_loads",
         "round_of",
         "run_slowdown",
     ),

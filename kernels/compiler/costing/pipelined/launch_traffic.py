@@ -20,6 +20,8 @@ from warpplan.planner.values.device import Device
 MOST_PROGRAMS = 192
 """Programs of a launch that are run on paper: spread over it where there are more. Chosen by hand. Doubled: twice the
 time; for a product of matrices more of its rows and columns are seen."""
+Tiles = Mapping[int, list[TileAccess]]
+"""What each operation touches, by its number."""
 GOLDEN = 0.6180339887498949
 """Multiples of it, without their whole part, spread evenly and follow no power of two, as programs' numbers do."""
 REUSED_SHARE = 0.5
@@ -82,10 +84,12 @@ def round_of(programs: int, at_once: int) -> int:
 
 
 def launch_tiles(
-    kernel: PaperKernel, sizes: Mapping[str, int], grid: Sequence[int], device: Device, at_once: int
+    kernel: PaperKernel, sizes: Mapping[str, int], grid: Sequence[int], device: Device, at_once: int,
+    elements: Mapping[str, int] | None = None,
 ) -> LaunchTiles:  # fmt: skip
     """``kernel`` launched with ``sizes`` over ``grid``; ``at_once`` programs run on ``device`` at a time. It runs up to
-    twice :data:`MOST_PROGRAMS` programs on paper, by far the most of the work."""
+    twice :data:`MOST_PROGRAMS` programs on paper, by far the most of the work. ``elements`` says how many lie behind a
+    pointer: no more of them than that are looked up, however often."""
     count = grid[0] * grid[1] * grid[2]
     every = count <= MOST_PROGRAMS
     chosen = range(count) if every else sorted({int(i * GOLDEN % 1.0 * count) for i in range(MOST_PROGRAMS)})
@@ -97,25 +101,29 @@ def launch_tiles(
     each, scale = count / len(spread), count / together
     in_round, once_in_round = _by_operation(first, False), _by_operation(first, False, afresh=True)
     usable = USABLE_L2 * device.l2_bytes
-    once = _read(_by_operation(spread, False, afresh=True), once_in_round, each, scale, usable)
+    sample = _Sample(each, scale, kernel.array_bytes(elements or {}))
     return LaunchTiles(
         trips=trips,
         loaded_bytes=each * sum(_moved(found) for found in loads.values()),
-        written_bytes=_needed(stores, _by_operation(first, True), each, scale),
-        read_bytes=(once, _read(loads, in_round, each, scale, usable)),
+        written_bytes=sample.needed(stores, _by_operation(first, True)),
+        read_bytes=(
+            sample.read(_by_operation(spread, False, afresh=True), once_in_round, usable),
+            sample.read(loads, in_round, usable),
+        ),
         round_bytes=sum(_distinct(found, 1.0) for found in once_in_round.values()),
         round=together,
         programs=count,
-        known=all(access.at is not None for found in (*loads.values(), *stores.values()) for access in found),
+        known=all(a.at is not None and not a.looked_up for found in (*loads.values(), *stores.values()) for a in found),
         counted=all(program.counted for program in spread),
     )
 
 
 def launch_memory(
-    kernel: PaperKernel, sizes: Mapping[str, int], grid: Sequence[int], device: Device, at_once: int
+    kernel: PaperKernel, sizes: Mapping[str, int], grid: Sequence[int], device: Device, at_once: int,
+    elements: Mapping[str, int] | None = None,
 ) -> LaunchMemory:  # fmt: skip
     """:func:`launch_tiles` and what L2 keeps of them."""
-    return launch_tiles(kernel, sizes, grid, device, at_once).memory(device, at_once)
+    return launch_tiles(kernel, sizes, grid, device, at_once, elements).memory(device, at_once)
 
 
 def run_slowdown(facts: KernelFacts, trips: Sequence[float]) -> float:
@@ -131,11 +139,25 @@ def run_slowdown(facts: KernelFacts, trips: Sequence[float]) -> float:
     return slow / whole if whole else 1.0
 
 
-def neighbour_bytes(kernel: PaperKernel, sizes: Mapping[str, int], grid: Sequence[int]) -> float:
-    """Bytes of the different tiles that the launch's first :data:`NEIGHBOURS` programs load, what they look up taken
-    as alike: of two launch orders, the one with less has neighbours that share more."""
+@dataclass(frozen=True)
+class NeighbourLoads:
+    """What the launch's first :data:`NEIGHBOURS` programs load, and the different tiles of it, in bytes."""
+
+    loaded_bytes: float
+    different_bytes: float
+
+    @property
+    def apart(self) -> float:
+        """The part that no other one of them loads, too: of two launch orders, the one with less has neighbours that
+        share more."""
+        return self.different_bytes / self.loaded_bytes if self.loaded_bytes else 1.0
+
+
+def neighbour_loads(kernel: PaperKernel, sizes: Mapping[str, int], grid: Sequence[int]) -> NeighbourLoads:
+    """``kernel`` launched with ``sizes`` over ``grid``, what its programs look up taken as alike."""
     programs = [_run(kernel, sizes, grid, i, alike=True) for i in range(min(NEIGHBOURS, grid[0] * grid[1] * grid[2]))]
-    return sum(_distinct(found, 1.0) for found in _by_operation(programs, False).values())
+    loads = _by_operation(programs, False).values()
+    return NeighbourLoads(sum(map(_moved, loads)), sum(_distinct(found, 1.0) for found in loads))
 
 
 def _run(
@@ -147,9 +169,7 @@ def _run(
     return kernel.run(sizes, (x, rest % grid[1], rest // grid[1]), grid, alike=alike)
 
 
-def _by_operation(
-    programs: Sequence[PaperProgram], store: bool, *, afresh: bool = False
-) -> dict[int, list[TileAccess]]:
+def _by_operation(programs: Sequence[PaperProgram], store: bool, *, afresh: bool = False) -> Tiles:
     """What each operation of ``programs`` touches; ``afresh`` leaves out what the same program touched before: as many
     bytes, as often, from the same place on."""
     found: dict[int, list[TileAccess]] = defaultdict(list)
@@ -169,32 +189,55 @@ def _moved(accesses: Sequence[TileAccess]) -> float:
     return sum(access.moved_bytes * access.times for access in accesses)
 
 
-def _read(
-    loads: Mapping[int, list[TileAccess]], in_round: Mapping[int, list[TileAccess]], each: float, scale: float,
-    usable: float,
-) -> float:  # fmt: skip
-    """Bytes of ``loads`` that come from DRAM: every tile once, or once a round where all do not fit into ``usable``."""
-    needed = _needed(loads, in_round, each, scale)
-    if needed <= usable:
-        return needed
-    share = sum(_distinct(found, 1.0) for found in in_round.values())
-    whole = sum(_moved(found) for found in in_round.values())
-    asked = each * sum(_moved(found) for found in loads.values())
-    return max(needed, asked * share / whole if whole else 0.0)
+@dataclass(frozen=True)
+class _Sample:
+    """How much of a launch its run programs are: each of those spread over it stands for ``each``, all of the first for
+    one of ``scale`` parts. ``arrays`` has the bytes of those whose size is known."""
 
+    each: float
+    scale: float
+    arrays: Mapping[str, int]
 
-def _needed(
-    spread: Mapping[int, list[TileAccess]], neighbours: Mapping[int, list[TileAccess]], each: float, scale: float
-) -> float:  # fmt: skip
-    """Bytes of the different tiles that a launch touches, from programs spread over it and from the first of it.
+    def different(self, spread: Tiles, neighbours: Tiles) -> dict[int, float]:
+        """Bytes of the tiles that each operation touches in the launch at unlike places.
 
-    Programs that share a tile may lie too close together for those spread over the launch to show it: neighbours do.
-    All different tiles are no more than each run of neighbours has, taken ``scale`` times, so the less counts.
-    """
-    return sum(
-        min(_distinct(found, each), scale * _distinct(neighbours[at], 1.0) if at in neighbours else math.inf)
-        for at, found in spread.items()
-    )
+        Programs that share a tile may lie too close together for those spread over the launch to show it: neighbours
+        do. All different tiles are no more than each run of neighbours has, taken ``scale`` times, so the less counts.
+        """
+        return {
+            operation: min(
+                _distinct(found, self.each),
+                self.scale * _distinct(neighbours[operation], 1.0) if operation in neighbours else math.inf,
+            )
+            for operation, found in spread.items()
+        }
+
+    def unlike(self, spread: Tiles, different: Mapping[int, float]) -> dict[int, float]:
+        """The part of each operation's ``different`` bytes that an array has: what is looked up at unlike places may be
+        the same, as the expert of two blocks of rows."""
+        looked_up: dict[str, float] = defaultdict(float)
+        for operation, found in spread.items():
+            if found[0].looked_up:
+                looked_up[found[0].base] += different[operation]
+        has = {base: min(1.0, self.arrays.get(base, math.inf) / bytes_) for base, bytes_ in looked_up.items() if bytes_}
+        return {o: has.get(found[0].base, 1.0) if found[0].looked_up else 1.0 for o, found in spread.items()}
+
+    def needed(self, spread: Tiles, neighbours: Tiles) -> float:
+        """Bytes of all different tiles of the launch."""
+        different = self.different(spread, neighbours)
+        unlike = self.unlike(spread, different)
+        return sum(bytes_ * unlike[operation] for operation, bytes_ in different.items())
+
+    def read(self, loads: Tiles, in_round: Tiles, usable: float) -> float:
+        """Bytes that come from DRAM: every tile once, or once a round where all do not fit into ``usable``."""
+        needed = self.needed(loads, in_round)
+        if needed <= usable:
+            return needed
+        unlike = self.unlike(loads, self.different(loads, in_round))
+        share = sum(_distinct(found, 1.0) * unlike.get(operation, 1.0) for operation, found in in_round.items())
+        whole = sum(_moved(found) for found in in_round.values())
+        asked = self.each * sum(_moved(found) for found in loads.values())
+        return max(needed, asked * share / whole if whole else 0.0)
 
 
 def _distinct(accesses: Sequence[TileAccess], each: float) -> float:

@@ -1,5 +1,5 @@
 """Kernels whose launches are priced in the tests: a product that loads through pointers, through block pointers, of
-rows and experts that are looked up, a sum over rows of unequal lengths, and loops that end by a comparison."""
+rows and experts that are looked up, sums over rows of unequal lengths, and loops that end by a comparison."""
 
 from __future__ import annotations
 
@@ -166,3 +166,18 @@ def counting(out_ptr, N, STEP: tl.constexpr, KIND: tl.constexpr):
         while tl.load(out_ptr + n) > 0:
             n += STEP
     tl.store(out_ptr, n)
+
+
+@triton.jit
+def sequence_sum(x_ptr, out_ptr, starts_ptr, N, BLOCK: tl.constexpr, HEADS: tl.constexpr):
+    """The rows of a sequence, which begins where an array says, for each of its heads."""
+    program = tl.program_id(0)
+    sequence = program // HEADS
+    start, end = tl.load(starts_ptr + sequence), tl.load(starts_ptr + sequence + 1)
+    columns = tl.arange(0, BLOCK)
+    acc = tl.zeros((BLOCK,), tl.float32)
+    if end > start:
+        first = tl.load(x_ptr + start * N + columns)
+        for row in range(start, end):
+            acc += first * tl.load(x_ptr + row * N + columns)
+        tl.store(out_ptr + program * N + columns, acc)
