@@ -208,7 +208,7 @@ class Tuner:
         model = LaunchModel(facts, self.profile, self.device)
         loads = neighbour_loads(paper, sizes, grid)
         trips = (0.0,) * len(facts.loops)
-        launch = LaunchFacts(float(math.prod(grid)), trips, config.num_stages, apart=loads.apart)
+        launch = LaunchFacts(float(math.prod(grid)), trips, config.num_stages, distinct_share=loads.distinct_share)
         candidate = _Candidate(
             config, text, paper, sizes, self.elements(shape), grid, model, launch, loads.different_bytes
         )  # fmt: skip

@@ -2,13 +2,14 @@
 
 A value is an ``int``, a :class:`Place`, or ``None`` for what depends on data, or on arithmetic that is not on indices.
 A tile is its first element's value: ``tl.arange(16, 32)`` is 16, a splat or a broadcast what it repeats. An index that
-is looked up in memory is a :class:`LookedUp`, which tells where, not how large it is.
+is looked up in memory is a :class:`LookedUp`, which tells from where, not how large it is.
 """
 
 from __future__ import annotations
 
 import operator
 import re
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
@@ -17,8 +18,22 @@ from warpplan.kernels.compiler.ttgir.ir import IrOperation
 
 
 class LookedUp(int):
-    """A number that stands for one which only memory has: equal where both are computed alike from what lies at the
-    same place. How large it is, and what it compares to, says nothing."""
+    """Stands for a number that only memory has, or that is computed from one. What it compares to decides nothing."""
+
+
+class Name(LookedUp):
+    """Equal to another one where both are computed alike from what lies at the same places, and else unlike. Its size
+    says nothing."""
+
+    @classmethod
+    def of(cls, what: str, *parts: int) -> Name:
+        """The name of what ``what`` makes of ``parts``, :class:`GatheredName` where one of them is."""
+        kind = GatheredName if any(isinstance(part, GatheredName) for part in parts) else cls
+        return kind(hash((zlib.crc32(what.encode()), *map(int, parts))))
+
+
+class GatheredName(Name):
+    """Of a tile of indices, or computed from one: other tiles may have some of them, in any order."""
 
 
 @dataclass(frozen=True)
@@ -67,16 +82,15 @@ def corner(operation: IrOperation, read: Sequence[Corner]) -> Corner:
     if name == "tt.addptr" and isinstance(read[0], Place):
         offset, step = read[0].offset, read[1]
         known = offset is not None and isinstance(step, int)
-        return Place(read[0].base, _from(offset + step, offset, step) if known else None)  # type: ignore[operator, arg-type]
+        return Place(read[0].base, _computed(name, operator.add, offset, step) if known else None)  # type: ignore[arg-type]
     if name == "arith.select" and len(read) > 2:
-        return None if not is_number(read[0]) else read[1] if read[0] else read[2]
+        return _selected(*read[:3])
     if len(read) != 2 or not all(isinstance(value, int) for value in read):
         return None
     a, b = read
     assert isinstance(a, int)
     assert isinstance(b, int)
-    found = _number(operation, a, b)
-    return None if found is None else _from(found, a, b)
+    return _computed(name, lambda a, b: _number(operation, a, b), a, b)
 
 
 def is_number(value: Corner) -> TypeGuard[int]:
@@ -84,9 +98,21 @@ def is_number(value: Corner) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, LookedUp)
 
 
-def _from(number: int, *read: int) -> int:
-    """``number`` as computed from ``read``."""
-    return LookedUp(number) if any(isinstance(value, LookedUp) for value in read) else number
+def _computed(name: str, compute: Callable[[int, int], int | None], a: int, b: int) -> int | None:
+    """What the operation ``name`` makes of ``a`` and ``b``: never is a name a number, so that what is lost in a minimum
+    or a difference of two names still tells them apart."""
+    if isinstance(a, Name) or isinstance(b, Name):
+        return Name.of(name, a, b)
+    found = compute(a, b)
+    return LookedUp(found) if found is not None and (isinstance(a, LookedUp) or isinstance(b, LookedUp)) else found
+
+
+def _selected(condition: Corner, then: Corner, otherwise: Corner) -> Corner:
+    if is_number(condition):
+        return then if condition else otherwise
+    if isinstance(condition, int) and isinstance(then, int) and isinstance(otherwise, int):
+        return Name.of("arith.select", condition, then, otherwise)
+    return None
 
 
 def holds(comparison: IrOperation, a: int, b: int) -> bool:

@@ -2,7 +2,8 @@
 
 What a kernel does to indices is computed at the first element of each tile, for one program id and the sizes of a
 launch. Of a loop's iterations the first is run: what its loads touch there, and how long it is, is what a launch's
-time needs. Indices that are looked up in memory are told apart by where they lie.
+time needs. Indices that are looked up in memory are told apart by where they lie; a single number that an array begins
+with is taken for a count, which is large.
 """
 
 from __future__ import annotations
@@ -12,7 +13,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from warpplan.kernels.compiler.analysis.operation_kinds import TMA_LOADS, TMA_STORES, result_types
-from warpplan.kernels.compiler.paper.corner_values import Corner, LookedUp, Place, corner, holds, is_number
+from warpplan.kernels.compiler.paper.corner_values import (
+    Corner,
+    GatheredName,
+    LookedUp,
+    Name,
+    Place,
+    corner,
+    holds,
+    is_number,
+)
 from warpplan.kernels.compiler.ttgir.control import WhileLoop, read_branch, read_loop, read_while
 from warpplan.kernels.compiler.ttgir.functions import arguments
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region
@@ -24,12 +34,9 @@ from warpplan.kernels.compiler.ttgir.types import ShapedType, find_types, parse_
 UNKNOWN_TRIPS = 32
 """Iterations of a loop whose bounds are not known, as in
 :data:`~warpplan.kernels.compiler.costing.kernel_model.NOMINAL_TRIPS`."""
-LOOKED_UP = 1 << 20
+COUNT = 1 << 20
 """Stands for a number that is looked up at the beginning of an array, or wherever it lies if it is taken to be alike
 everywhere: as large as a count of rows, so that none of the first programs ends early."""
-APART = 1_000_003
-"""Numbers that are looked up at neighbouring places are this far apart: a prime number, so that no step of a tile makes
-one of another."""
 AXES = {"x": 0, "y": 1, "z": 2}
 
 
@@ -37,7 +44,8 @@ AXES = {"x": 0, "y": 1, "z": 2}
 class TileAccess:
     """One load or store in the first iteration of the loops around it, which it is done ``times`` often in one program.
     ``at`` tells tiles of one operation apart; ``None`` where the address is not known. ``operation`` numbers it.
-    ``looked_up`` is whether the address depends on what is looked up: tiles of unlike ``at`` may then be the same."""
+    ``looked_up`` is whether the address depends on what is looked up: tiles of unlike ``at`` may then be the same, and
+    those that are ``gathered`` may share rows in any order."""
 
     operation: int
     base: str
@@ -46,6 +54,7 @@ class TileAccess:
     store: bool
     times: float
     looked_up: bool = False
+    gathered: bool = False
 
 
 @dataclass
@@ -207,10 +216,16 @@ class _Reader:
             return None
         single = next(iter(result_types(operation)), None) is None
         if self.alike and single:
-            return LOOKED_UP
-        if place is None or place.offset is None or self.alike:
-            return place and place.offset
-        return LookedUp(LOOKED_UP + APART * place.offset if single else place.offset)
+            return COUNT
+        if place is None or place.offset is None:
+            return None
+        if self.alike:
+            return place.offset
+        if single:
+            return (
+                Name.of(place.base, place.offset) if place.offset or isinstance(place.offset, Name) else LookedUp(COUNT)
+            )
+        return GatheredName(Name.of(place.base, place.offset))
 
     def _access(self, operation: IrOperation, read: list[Corner], times: float) -> None:
         store = operation.name == "tt.store" or operation.name in TMA_STORES
@@ -231,8 +246,8 @@ class _Reader:
                 else None
             )
         number = self.kernel.numbers[id(operation)]
-        looked_up = any(isinstance(value, LookedUp) for value in at or ())
-        self.done.accesses.append(TileAccess(number, place.base, at, tile.bytes, store, times, looked_up))
+        looked_up, gathered = (any(isinstance(v, kind) for v in at or ()) for kind in (LookedUp, GatheredName))
+        self.done.accesses.append(TileAccess(number, place.base, at, tile.bytes, store, times, looked_up, gathered))
 
 
 def _stored(operation: IrOperation) -> ShapedType | None:

@@ -61,18 +61,21 @@ LEAST_SLOTS = 0.7
 on ``benchmarks/results/moe_samples_h100.json``; 0.5 ranks loops of two stages too low, 1 those of large tiles too
 high."""
 REFILLED = 0.25
-"""Between 0, where a wgmma lasts as long as the iteration, and 1, where it is over at once. Chosen by hand on the
-training rows of ``benchmarks/results/consumers_h200.json`` and ``consumers_h100.json``: with 0 three stages are priced
-4 to 8 % too high beside four, with 0.5 1 % too low."""
+"""Slots of a loop whose wgmma nobody waits for that are being filled beside ``stages`` − 2: none where a wgmma lasts as
+long as an iteration, one where it is over at once. Chosen by hand on the training rows of
+``benchmarks/results/consumers_h200.json`` and ``consumers_h100.json``: with 0 three stages are priced 4 to 8 % too high
+beside four; doubled, 1 % too low."""
 COPIED_L2 = 1.5
 """Time for a loop's bytes out of L2 over TMA's, where threads copy them: a warp's copies ask for whole lines, but
 neighbouring SMs ask apart. Chosen by hand on the same rows: 1 ranks large tiles with few stages too high."""
-USUAL_APART, ASKED_TOGETHER = 0.55, 0.2
-"""The part of what neighbours copy that none beside them copies, too, in products whose blocks are launched in groups,
-on which the constants above were chosen; and what of the time a copy saves where all of it is asked for by others, too.
-The second is chosen by hand on the training rows of ``fused_moe_up`` in ``benchmarks/results/consumers_h200.json`` and
-``consumers_h100.json``: pairs of launch orders differ as if it were 0.5, but products of matrices are then priced up to
-5 % less well; 0.1 to 0.5 choose the same."""
+USUAL_DISTINCT = 0.55
+"""Different bytes over those that neighbouring blocks load, in products launched in groups of rows: the constants
+above were chosen on these."""
+SHARED_GAIN = 0.2
+"""Part of a copy's time out of L2 that is saved where every byte is asked for by many neighbours at a time. Chosen by
+hand on the training rows of ``fused_moe_up`` in ``benchmarks/results/consumers_h200.json`` and ``consumers_h100.json``.
+Doubled: the same choices; launch orders differ more, as they do when measured, but products of matrices are priced up
+to 5 % less well."""
 ELEMENT_RATE = {"f8E4M3FN": "float8_e4m3fn", "f8E5M2": "float8_e4m3fn", "f16": "float16", "i8": "float8_e4m3fn"}
 """Whose sustained tensor rate stands for an element's; bfloat16's for the others."""
 
@@ -86,7 +89,8 @@ class LaunchFacts:
     thread) and ``shared_bytes`` (a block) as compiled, or ``None`` where estimates have to do; ``serialized`` whether
     ptxas makes every wgmma wait for the one before (its warning C7510), which nothing else tells. ``dram_bytes`` must
     come from or go to device memory, ``cold`` is the part of loads that L2 does not have, ``loaded`` the part of a
-    loop's tiles that masks let through, ``apart`` the part of what a block loads that no block beside it loads, too.
+    loop's tiles that masks let through, ``distinct_share`` is different bytes over all bytes
+    that neighbouring blocks load.
     """
 
     blocks: float
@@ -100,7 +104,7 @@ class LaunchFacts:
     dram_bytes: float = 0.0
     cold: float = 1.0
     loaded: float = 1.0
-    apart: float = USUAL_APART
+    distinct_share: float = USUAL_DISTINCT
 
 
 @dataclass(frozen=True)
@@ -225,7 +229,7 @@ class LaunchModel:
         c = self.constants
         share = min(self.l2_bytes_per_s / active / self.clock_hz, TMA_BYTES_PER_CYCLE)
         transfer = c["l2_scale"] * together * launch.loaded * loop.loaded_bytes / share
-        transfer *= COPIED_L2 * _asked(launch.apart) / _asked(USUAL_APART) if loop.copied else 1.0
+        transfer *= COPIED_L2 * _sharing(launch.distinct_share) / _sharing(USUAL_DISTINCT) if loop.copied else 1.0
         serial = loop.serial_cycles * self._cramped(loop, launch) + spills
         if not loop.ring_bytes:
             waiting = WAITING_WARPS / max(1, self.facts.warps) if loop.loaded_bytes and not loop.flops else 0.0
@@ -263,9 +267,9 @@ def slots_in_flight(loop: LoopPrice, stages: int) -> float:
     return max(LEAST_SLOTS, stages - 2 + REFILLED if loop.wgmma and loop.flying else stages - 1)
 
 
-def _asked(apart: float) -> float:
-    """Time for a copy of which ``apart`` is asked for alone, over that of one all of which is."""
-    return 1.0 - ASKED_TOGETHER * (1.0 - apart)
+def _sharing(distinct_share: float) -> float:
+    """Time for a copy out of L2 over that of one which no neighbour asks for, too."""
+    return 1.0 - SHARED_GAIN * (1.0 - distinct_share)
 
 
 def _norm(p: float, *terms: float) -> float:

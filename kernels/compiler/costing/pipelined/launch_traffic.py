@@ -57,13 +57,14 @@ class LaunchMemory:
 class LaunchTiles:
     """What the programs of a launch touch, whatever of it L2 keeps. ``read_bytes`` come from DRAM in either case: where
     a program that reads a tile again finds it in L2, and where it does not. ``round_bytes`` are the different tiles
-    that the ``round`` first of ``programs`` programs load, each once."""
+    that the ``round`` first of ``programs`` programs load, ``different_bytes`` those of all, each once."""
 
     trips: tuple[float, ...]
     loaded_bytes: float
     written_bytes: float
     read_bytes: tuple[float, float]
     round_bytes: float
+    different_bytes: float
     round: int
     programs: int
     known: bool
@@ -71,7 +72,7 @@ class LaunchTiles:
 
     def memory(self, device: Device, at_once: int) -> LaunchMemory:
         """What moves where ``at_once`` programs run on ``device`` at a time; :func:`round_of` them is ``round``."""
-        at_a_time = self.round_bytes * min(at_once, self.programs) / self.round
+        at_a_time = min(self.different_bytes, self.round_bytes * min(at_once, self.programs) / self.round)
         kept = min(1.0, max(0.0, (1.0 - at_a_time / device.l2_bytes) / (1.0 - SURE_L2)))
         once, again = self.read_bytes
         read = again + kept * (once - again)
@@ -89,7 +90,7 @@ def launch_tiles(
 ) -> LaunchTiles:  # fmt: skip
     """``kernel`` launched with ``sizes`` over ``grid``; ``at_once`` programs run on ``device`` at a time. It runs up to
     twice :data:`MOST_PROGRAMS` programs on paper, by far the most of the work. ``elements`` says how many lie behind a
-    pointer: no more of them than that are looked up, however often."""
+    pointer: what is looked up or unknown counts as no more of an array than that."""
     count = grid[0] * grid[1] * grid[2]
     every = count <= MOST_PROGRAMS
     chosen = range(count) if every else sorted({int(i * GOLDEN % 1.0 * count) for i in range(MOST_PROGRAMS)})
@@ -99,7 +100,7 @@ def launch_tiles(
     trips = tuple(sum(p.trips[i] for p in spread) / len(spread) for i in range(len(kernel.loops)))
     loads, stores = _by_operation(spread, False), _by_operation(spread, True)
     each, scale = count / len(spread), count / together
-    in_round, once_in_round = _by_operation(first, False), _by_operation(first, False, afresh=True)
+    afresh, first_afresh = (_by_operation(programs, False, afresh=True) for programs in (spread, first))
     usable = USABLE_L2 * device.l2_bytes
     sample = _Sample(each, scale, kernel.array_bytes(elements or {}))
     return LaunchTiles(
@@ -107,13 +108,14 @@ def launch_tiles(
         loaded_bytes=each * sum(_moved(found) for found in loads.values()),
         written_bytes=sample.needed(stores, _by_operation(first, True)),
         read_bytes=(
-            sample.read(_by_operation(spread, False, afresh=True), once_in_round, usable),
-            sample.read(loads, in_round, usable),
+            sample.read(afresh, first_afresh, usable),
+            sample.read(loads, _by_operation(first, False), usable),
         ),
-        round_bytes=sum(_distinct(found, 1.0) for found in once_in_round.values()),
+        round_bytes=sample.in_round(afresh, first_afresh),
+        different_bytes=sample.needed(afresh, first_afresh),
         round=together,
         programs=count,
-        known=all(a.at is not None and not a.looked_up for found in (*loads.values(), *stores.values()) for a in found),
+        known=all(_known(found) for found in (*loads.values(), *stores.values())),
         counted=all(program.counted for program in spread),
     )
 
@@ -147,9 +149,8 @@ class NeighbourLoads:
     different_bytes: float
 
     @property
-    def apart(self) -> float:
-        """The part that no other one of them loads, too: of two launch orders, the one with less has neighbours that
-        share more."""
+    def distinct_share(self) -> float:
+        """Different bytes of those loaded: of two launch orders, the one with less has neighbours that share more."""
         return self.different_bytes / self.loaded_bytes if self.loaded_bytes else 1.0
 
 
@@ -212,32 +213,44 @@ class _Sample:
             for operation, found in spread.items()
         }
 
-    def unlike(self, spread: Tiles, different: Mapping[int, float]) -> dict[int, float]:
-        """The part of each operation's ``different`` bytes that an array has: what is looked up at unlike places may be
-        the same, as the expert of two blocks of rows."""
+    def had(self, tiles: Tiles, different: Mapping[int, float]) -> dict[int, float]:
+        """``different`` bytes of each operation, no more of what it looks up than there is in the array: unlike places
+        may hold the same, as the experts of two blocks of rows."""
         looked_up: dict[str, float] = defaultdict(float)
-        for operation, found in spread.items():
-            if found[0].looked_up:
+        for operation, found in tiles.items():
+            if not _known(found):
                 looked_up[found[0].base] += different[operation]
         has = {base: min(1.0, self.arrays.get(base, math.inf) / bytes_) for base, bytes_ in looked_up.items() if bytes_}
-        return {o: has.get(found[0].base, 1.0) if found[0].looked_up else 1.0 for o, found in spread.items()}
+        return {o: different[o] * (1.0 if _known(found) else has.get(found[0].base, 1.0)) for o, found in tiles.items()}
 
     def needed(self, spread: Tiles, neighbours: Tiles) -> float:
         """Bytes of all different tiles of the launch."""
-        different = self.different(spread, neighbours)
-        unlike = self.unlike(spread, different)
-        return sum(bytes_ * unlike[operation] for operation, bytes_ in different.items())
+        return sum(self.had(spread, self.different(spread, neighbours)).values())
 
-    def read(self, loads: Tiles, in_round: Tiles, usable: float) -> float:
+    def in_round(self, spread: Tiles, first: Tiles) -> float:
+        """Bytes of the different tiles of the first programs. Numbers that are looked up, such as blocks' experts, come
+        in order, so that those who have the same one run at the same time: of a round's tiles as many are different as
+        of the launch's. Rows that are gathered come in any order."""
+        different = self.different(spread, first)
+        had = self.had(spread, different)
+        once = {operation: _distinct(found, 1.0) for operation, found in first.items()}
+        for operation, found in first.items():
+            if any(a.looked_up for a in found) and not any(a.gathered for a in found) and different.get(operation):
+                once[operation] *= had[operation] / different[operation]
+        return sum(self.had(first, once).values())
+
+    def read(self, loads: Tiles, first: Tiles, usable: float) -> float:
         """Bytes that come from DRAM: every tile once, or once a round where all do not fit into ``usable``."""
-        needed = self.needed(loads, in_round)
+        needed = self.needed(loads, first)
         if needed <= usable:
             return needed
-        unlike = self.unlike(loads, self.different(loads, in_round))
-        share = sum(_distinct(found, 1.0) * unlike.get(operation, 1.0) for operation, found in in_round.items())
-        whole = sum(_moved(found) for found in in_round.values())
+        whole = sum(_moved(found) for found in first.values())
         asked = self.each * sum(_moved(found) for found in loads.values())
-        return max(needed, asked * share / whole if whole else 0.0)
+        return max(needed, asked * self.in_round(loads, first) / whole if whole else 0.0)
+
+
+def _known(accesses: Sequence[TileAccess]) -> bool:
+    return all(access.at is not None and not access.looked_up for access in accesses)
 
 
 def _distinct(accesses: Sequence[TileAccess], each: float) -> float:

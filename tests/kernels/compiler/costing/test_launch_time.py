@@ -26,8 +26,8 @@ from warpplan.kernels.compiler.analysis.capture import capture
 from warpplan.kernels.compiler.costing.pipelined.block_time import block_price
 from warpplan.kernels.compiler.costing.pipelined.kernel_facts import KernelFacts, facts_of, from_json, to_json
 from warpplan.kernels.compiler.costing.pipelined.launch_time import (
-    ASKED_TOGETHER,
-    USUAL_APART,
+    SHARED_GAIN,
+    USUAL_DISTINCT,
     LaunchFacts,
     LaunchModel,
     estimated_registers,
@@ -148,12 +148,12 @@ class TestTime:
     def test_what_neighbours_copy_too_takes_less_of_l2(self, facts: dict[str, KernelFacts]) -> None:
         for found in facts.values():
             model = LaunchModel(found, PROFILE, H200)
-            times = [model.time(launch(apart=apart)).time_us for apart in (0.1, USUAL_APART, 1.0)]
-            assert times[0] < times[1] < times[2] < times[0] / (1.0 - ASKED_TOGETHER)
+            times = [model.time(launch(distinct_share=share)).time_us for share in (0.1, USUAL_DISTINCT, 1.0)]
+            assert times[0] < times[1] < times[2] < times[0] / (1.0 - SHARED_GAIN)
             assert times[1] == model.time(launch()).time_us
             by_tma = tuple(replace(loop, copied=False) for loop in model.price.loops)
             vars(model)["price"] = replace(model.price, loops=by_tma)
-            assert model.time(launch(apart=0.1)).time_us == model.time(launch(apart=1.0)).time_us
+            assert model.time(launch(distinct_share=0.1)).time_us == model.time(launch(distinct_share=1.0)).time_us
 
     def test_a_full_wave_takes_as_long_as_one_block_but_for_power_and_bandwidth(
         self, facts: dict[str, KernelFacts]
@@ -362,7 +362,7 @@ class TestPaper:
         assert found[1].different_bytes == 2 * (a + ids) + 8 * b  # 16 programs: two row blocks of eight columns
         assert found[8].different_bytes == 8 * (a + ids) + 2 * b
         assert found[1].loaded_bytes == found[8].loaded_bytes == 16 * (a + b + ids)
-        assert found[8].apart < found[1].apart < 1.0
+        assert found[8].distinct_share < found[1].distinct_share < 1.0
 
     def test_what_is_looked_up_says_where_and_not_how_large(self) -> None:
         made = source_of(pk.sequence_sum, "x_ptr=*fp32, out_ptr=*fp32, starts_ptr=*i32, N=i32:16, BLOCK=256, HEADS=2")
