@@ -146,7 +146,8 @@ class Client:
 
         ``None`` only with ``on_error="none"``. Raises :class:`ServiceRefused` for a shape, dtype or name the service
         does not take, :class:`ServiceUnavailable` where there is no service, :class:`ChoiceDiffers`, instead of these
-        too, where ``strict`` and another configuration was given before.
+        too, where ``strict`` and another configuration was given before. What cannot be written in a request is a
+        :class:`ClientError`, and no lookup.
         """
         query = _query({**_written(shape), "dtype": dtype, "device": device})
         path = f"/v1/configs/{_quoted('kernel', kernel)}?{query}"
@@ -176,8 +177,8 @@ class Client:
             "kernel": kernel.__name__, "source": kernel.cache_key, "device": device, "signature": signature, **shape,
         }  # fmt: skip
         asked = {**shape, "signature": signature, "source": kernel.cache_key}
+        query = _query({name: word for name, word in words.items() if word != ""})
         try:
-            query = _query({name: word for name, word in words.items() if word != ""})
             found = self._get(f"/v1/tuned-kernels?{query}", "answers", list)["answers"]
             if not all(isinstance(answer, dict) and isinstance(answer.get("config"), dict) for answer in found):
                 raise ClientError(_NO_SERVICE, field="url")
@@ -446,6 +447,8 @@ def _text(name: str, value: object) -> str:
     try:
         return str(value)
     except ValueError:
+        if not isinstance(value, int | list | tuple):
+            raise
         limit = sys.get_int_max_str_digits()
         raise ClientError(
             f"{name} has more than {limit} digits: no size is as large", field=name, limit=limit

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils.flop_counter import register_flop_formula, sdpa_backward_flop_count, sdpa_flop_count
 
 from warpplan.kernels.attention_bwd.space import HEAD_DIMS as BACKWARD_HEAD_DIMS
@@ -119,7 +120,8 @@ def _flops(
     """As ``torch.utils.flop_counter`` counts: causal masks and windows as if there were none. It reads the lengths from
     the device; where they have no values they are taken to be the longest."""
     lengths = zip(_lengths(q_starts, most_q), _lengths(k_starts, most_k), strict=True)
-    return sum(int(sdpa_flop_count(*_one_sequence(query, key, q, k))) for q, k in lengths)
+    flops: int = sum(sdpa_flop_count(*_one_sequence(query, q, k)) for q, k in lengths)
+    return flops
 
 
 @register_flop_formula(torch.ops.warpplan.packed_attention_backward, get_raw=True)  # type: ignore[untyped-decorator]
@@ -128,17 +130,18 @@ def _backward_flops(
     k_starts: Tensor, most_q: int, most_k: int, *others: object, out_val: object,
 ) -> int:  # fmt: skip
     lengths = zip(_lengths(q_starts, most_q), _lengths(k_starts, most_k), strict=True)
-    shapes = (_one_sequence(query, key, q, k) for q, k in lengths)
-    return sum(int(sdpa_backward_flop_count(shape[0], *shape)) for shape in shapes)
+    shapes = (_one_sequence(query, q, k) for q, k in lengths)
+    flops: int = sum(sdpa_backward_flop_count(shape[0], *shape) for shape in shapes)
+    return flops
 
 
 def _lengths(starts: Tensor, most: int) -> list[int]:
-    if starts.device.type == "meta" or isinstance(starts, FakeTensor):
+    if starts.device.type == "meta" or isinstance(starts, FakeTensor | FunctionalTensor):
         return [most] * (starts.shape[0] - 1)
     return [int(length) for length in starts.diff().tolist()]
 
 
-def _one_sequence(query: Tensor, key: Tensor, rows: int, keys: int) -> tuple[tuple[int, int, int, int], ...]:
-    """The shapes of query, key and value of a sequence, (1, heads, length, D)."""
-    of_key = (1, key.shape[1], keys, key.shape[2])
-    return (1, query.shape[1], rows, query.shape[2]), of_key, of_key
+def _one_sequence(query: Tensor, rows: int, keys: int) -> tuple[tuple[int, int, int, int], ...]:
+    """The shapes of query, key and value of a sequence, (1, heads, length, D), as if no heads shared keys."""
+    _, heads, d = query.shape
+    return (1, heads, rows, d), (1, heads, keys, d), (1, heads, keys, d)

@@ -138,7 +138,8 @@ def _operator(product: Product, name: str) -> Callable[..., Tensor]:
     @register_flop_formula(getattr(torch.ops.warpplan, name))  # type: ignore[untyped-decorator]
     def flops(left: TorchShape, right: TorchShape, *others: object, out_shape: TorchShape) -> int:
         """Multiplications and additions, as if every row were of a group: only the device knows."""
-        return 2 * int(left[0] * left[1] * (right[1] if product == "forward" else right[-1]))
+        flops: int = 2 * left[0] * left[1] * (right[1] if product == "forward" else right[-1])
+        return flops
 
     return operator  # type: ignore[no-any-return]
 

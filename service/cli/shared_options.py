@@ -92,12 +92,14 @@ def require_store(store: str) -> None:
         )  # fmt: skip
 
 
-def require_unused(context: typer.Context, names: Iterable[str], without: str) -> None:
-    """Raise :class:`InvalidInput` where the user gave one of the options ``names`` to a subject ``without`` them."""
+def require_unused(context: typer.Context, names: Iterable[str], why: str) -> None:
+    """Raise :class:`InvalidInput` where the command line has one of the options ``names``, saying ``why`` it must
+    not."""
     for name in names:
+        assert name in context.params, name
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
-            raise InvalidInput(f"--{name.replace('_', '-')}: {without}", field=name, value=context.params[name])
+            raise InvalidInput(f"--{name.replace('_', '-')}: {why}", field=name, value=context.params[name])
 
 
 def named(words: Sequence[str]) -> dict[str, object]:

@@ -315,12 +315,19 @@ class Tuner:
         return dict(parse_signature(self.task.signature)) if self.task.signature.strip() else {}
 
     def elements(self, shape: Mapping[str, int]) -> dict[str, int]:
-        """How many elements lie behind each pointer whose signature says so."""
+        """How many elements lie behind each pointer whose signature says so. Raises :class:`InvalidInput` for none."""
         sized = {name: found[2] for name, word in self._given.items() if (found := _POINTER.fullmatch(word))}
-        return {name: evaluate(text, shape, f"signature.{name}") for name, text in sized.items()}
+        counts = {name: evaluate(text, shape, f"signature.{name}") for name, text in sized.items()}
+        for name, count in counts.items():
+            if count < 1:
+                raise InvalidInput(
+                    f"signature: {name} has {sized[name]} = {count} elements: expected 1 or more",
+                    field="signature", value=count, limit=1,
+                )  # fmt: skip
+        return counts
 
     def answer(self, tuned: TunedShape, profile: str, planner: str) -> KernelAnswer:
-        """``tuned`` as it is kept. What lies behind pointers is for measuring, and no part of the question."""
+        """``tuned`` as it is kept. What lies behind pointers is no part of the question: the last ranking counts."""
         signature = ", ".join(f"{name}={_POINTER.sub(_BARE, word)}" for name, word in sorted(self._given.items()))
         ranked = tuple((sorted_kwargs(t.config), t.time.time_us) for t in tuned.ranked if math.isfinite(t.time.time_us))
         return KernelAnswer(

@@ -333,6 +333,8 @@ def test_numbers_that_nobody_writes_in_digits(nobody: str) -> None:
             client.config("gemm", M=size)
         assert (caught.value.field, caught.value.limit) == ("M", 4300)
         with pytest.raises(ClientError, match="4300 digits"):
+            client.tuned(SimpleNamespace(cache_key="k", __name__="k"), M=size)
+        with pytest.raises(ClientError, match="4300 digits"):
             client.configs([{"kernel": "gemm", "shape": {"M": size}}])
 
 

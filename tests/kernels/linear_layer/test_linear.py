@@ -294,6 +294,17 @@ def test_flops_are_counted_as_torchs_own(as_on_hopper):
     assert counts[0] == counts[1] == 3 * 2 * 40 * 24 * 16
 
 
+def test_flops_of_a_symbolic_size_stay_symbolic():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FakeTensorMode(shape_env=ShapeEnv()) as mode, FlopCounterMode(display=False) as counter:
+        a, b = (mode.from_tensor(torch.randn(size)) for size in ((40, 16), (24, 16)))
+        linear_operator(a, b, None)
+    assert isinstance(counter.get_total_flops(), torch.SymInt)
+
+
 def test_a_dispatch_mode_sees_the_operator(as_on_hopper):
     from torch.utils._python_dispatch import TorchDispatchMode
 

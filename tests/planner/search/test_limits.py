@@ -60,11 +60,11 @@ def awkward(operations: int, edges: int, seed: int, smem_bytes: int = 232_448) -
         (awkward(60, 120, 4), 0.001),
     ],
 )
-def test_a_time_limit_is_kept_by_the_clock(graph: DependenceGraph, limit_s: float):
+def test_a_time_limit_is_kept(graph: DependenceGraph, limit_s: float):
     solve(awkward(9, 12, 0))  # Importing OR-Tools takes half a second, once.
     began = time.process_time()  # What else the machine runs does not count.
     outcome = solve(graph, SolveOptions(work_limit_s=1e6), deadline=Deadline.after(limit_s, time.process_time))
-    # 10 % and 1 s are promised; the rest is for machines that are several times slower.
+    # 10 % and 1 s are promised; the rest is for machines that are several times slower, and for two threads.
     assert time.process_time() - began < 1.1 * limit_s + 1 + 3
     assert outcome.plan is None or check(outcome.plan, graph) == ()
 

@@ -57,6 +57,9 @@ def test_a_graph_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["g.json", "--dtype", "bfloat16"], "--dtype: only kernels have it, and g.json is a graph file"),
         (["g.json", "--device", "NVIDIA H200"], "--device: only kernels have it"),
+        (["g.json", "--profile", "p.json"], "--profile: only kernels have it"),
+        ([*GEMM[1:], "--work-limit", "1"], "--work-limit: only a graph is solved on request"),
+        ([*GEMM[1:], "--depth", "3"], "--depth: only a graph is solved on request"),
         ([*GEMM[1:], "--time-limit", "1"], "--time-limit: only a graph is solved on request, and gemm is a kernel"),
         ([*GEMM[1:], "--slack", "0"], "--slack: only a graph is solved on request"),
     ],

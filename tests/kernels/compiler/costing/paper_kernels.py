@@ -181,3 +181,18 @@ def sequence_sum(x_ptr, out_ptr, starts_ptr, N, BLOCK: tl.constexpr, HEADS: tl.c
         for row in range(start, end):
             acc += first * tl.load(x_ptr + row * N + columns)
         tl.store(out_ptr + program * N + columns, acc)
+
+
+@triton.jit
+def looked_up_rows(x_ptr, out_ptr, ids_ptr, N, BLOCK: tl.constexpr, HOW: tl.constexpr):
+    """A row of a table for each program, whose number is what is looked up, guarded, limited, or a difference."""
+    program = tl.program_id(0)
+    row = tl.load(ids_ptr + program + 1)
+    if HOW == "guarded":
+        row = tl.where(row < 0, 0, row)
+    if HOW == "limited":
+        row = tl.minimum(row, N - 1)
+    if HOW == "difference":
+        row = row - tl.load(ids_ptr + program)
+    columns = tl.arange(0, BLOCK)
+    tl.store(out_ptr + program * BLOCK + columns, tl.load(x_ptr + row * BLOCK + columns))

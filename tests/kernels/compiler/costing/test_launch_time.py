@@ -377,6 +377,26 @@ class TestPaper:
         assert places[2][("x_ptr", True)] == places[3][("x_ptr", True)] != places[0][("x_ptr", True)]
         assert len({place[("out_ptr", False)] for place in places}) == 4
 
+    @pytest.mark.parametrize("how", ["plain", "guarded", "limited", "difference"])
+    def test_rows_that_are_looked_up_at_unlike_places_are_unlike(self, how: str) -> None:
+        signature = f"x_ptr=*fp32, out_ptr=*fp32, ids_ptr=*i32, N=i32:16, BLOCK=1024, HOW={how!r}"
+        kernel = PaperKernel(cut(source_of(pk.looked_up_rows, signature), TARGET, {"num_warps": 4}).text)
+        launch = kernel, {"N": 64}, (4096, 1, 1), H200, 132
+        every = launch_memory(*launch)
+        assert every.dram_loaded_bytes == pytest.approx(4096 * 4096, rel=1e-6)
+        assert launch_memory(*launch, {"x_ptr": 64 * 1024}).dram_loaded_bytes == pytest.approx(64 * 4096, rel=1e-6)
+
+    def test_rows_that_are_gathered_from_more_than_l2_holds_are_read_again(self) -> None:
+        arguments = "a_ptr=*bf16, b_ptr=*bf16, c_ptr=*bf16, ids_ptr=*i32, expert_ptr=*i32, count_ptr=*i32"
+        blocks = "N=i32:16, K=i32:16, BLOCK_M=64, BLOCK_N=256, BLOCK_K=64, GROUP_M=1"
+        kernel = PaperKernel(cut(source_of(pk.expert_product, f"{arguments}, {blocks}"), TARGET, {"num_warps": 4}).text)
+        row_bytes, expert_bytes, at_once = 64 * 65_536 * 2, 256 * 65_536 * 2, 132
+        arrays = {"a_ptr": 32 * row_bytes, "b_ptr": 4 * expert_bytes}  # 268 and 134 MB
+        elements = {name: size // 2 for name, size in arrays.items()}
+        memory = launch_memory(kernel, {"N": 256, "K": 65_536}, (4096, 1, 1), H200, at_once, elements)
+        rounds = 4096 / at_once
+        assert memory.dram_loaded_bytes == pytest.approx(rounds * arrays["a_ptr"] + arrays["b_ptr"], rel=0.01)
+
     def test_arrays_have_as_many_bytes_as_their_elements(self) -> None:
         made = source_of(pk.sequence_sum, "x_ptr=*fp32, out_ptr=*bf16, starts_ptr=*i64, N=i32:16, BLOCK=256, HEADS=2")
         kernel = PaperKernel(cut(made, TARGET, {"num_warps": 4}).text)
