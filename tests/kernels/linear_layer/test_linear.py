@@ -299,8 +299,9 @@ def test_flops_of_a_symbolic_size_stay_symbolic():
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
     from torch.utils.flop_counter import FlopCounterMode
 
-    with FakeTensorMode(shape_env=ShapeEnv()) as mode, FlopCounterMode(display=False) as counter:
-        a, b = (mode.from_tensor(torch.randn(size)) for size in ((40, 16), (24, 16)))
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    a, b = (mode.from_tensor(torch.randn(size)) for size in ((40, 16), (24, 16)))
+    with mode, FlopCounterMode(display=False) as counter:
         linear_operator(a, b, None)
     assert isinstance(counter.get_total_flops(), torch.SymInt)
 
