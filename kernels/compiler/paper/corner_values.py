@@ -21,18 +21,18 @@ class LookedUp(int):
     """Stands for a number that only memory has, or that is computed from one. What it compares to decides nothing."""
 
 
-class Name(LookedUp):
+class IndexName(LookedUp):
     """Equal to another one where both are computed alike from what lies at the same places, and else unlike. Its size
     says nothing."""
 
     @classmethod
-    def of(cls, what: str, *parts: int) -> Name:
-        """The name of what ``what`` makes of ``parts``, :class:`GatheredName` where one of them is."""
-        kind = GatheredName if any(isinstance(part, GatheredName) for part in parts) else cls
+    def of(cls, what: str, *parts: int) -> IndexName:
+        """The name of what ``what`` makes of ``parts``, :class:`GatheredIndex` where one of them is."""
+        kind = GatheredIndex if any(isinstance(part, GatheredIndex) for part in parts) else cls
         return kind(hash((zlib.crc32(what.encode()), *map(int, parts))))
 
 
-class GatheredName(Name):
+class GatheredIndex(IndexName):
     """Of a tile of indices, or computed from one: other tiles may have some of them, in any order."""
 
 
@@ -101,8 +101,8 @@ def is_number(value: Corner) -> TypeGuard[int]:
 def _computed(name: str, compute: Callable[[int, int], int | None], a: int, b: int) -> int | None:
     """What the operation ``name`` makes of ``a`` and ``b``: never is a name a number, so that what is lost in a minimum
     or a difference of two names still tells them apart."""
-    if isinstance(a, Name) or isinstance(b, Name):
-        return Name.of(name, a, b)
+    if isinstance(a, IndexName) or isinstance(b, IndexName):
+        return IndexName.of(name, a, b)
     found = compute(a, b)
     return LookedUp(found) if found is not None and (isinstance(a, LookedUp) or isinstance(b, LookedUp)) else found
 
@@ -111,7 +111,7 @@ def _selected(condition: Corner, then: Corner, otherwise: Corner) -> Corner:
     if is_number(condition):
         return then if condition else otherwise
     if isinstance(condition, int) and isinstance(then, int) and isinstance(otherwise, int):
-        return Name.of("arith.select", condition, then, otherwise)
+        return IndexName.of("arith.select", condition, then, otherwise)
     return None
 
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from warpplan.kernels.compiler.analysis.operation_kinds import TMA_LOADS, TMA_STORES, result_types
 from warpplan.kernels.compiler.paper.corner_values import (
     Corner,
-    GatheredName,
+    GatheredIndex,
+    IndexName,
     LookedUp,
-    Name,
     Place,
     corner,
     holds,
@@ -221,11 +221,11 @@ class _Reader:
             return None
         if self.alike:
             return place.offset
-        if single:
-            return (
-                Name.of(place.base, place.offset) if place.offset or isinstance(place.offset, Name) else LookedUp(COUNT)
-            )
-        return GatheredName(Name.of(place.base, place.offset))
+        name = IndexName.of(place.base, place.offset)
+        if not single:
+            return GatheredIndex(name)
+        first = place.offset == 0 and not isinstance(place.offset, IndexName)
+        return LookedUp(COUNT) if first else name
 
     def _access(self, operation: IrOperation, read: list[Corner], times: float) -> None:
         store = operation.name == "tt.store" or operation.name in TMA_STORES
@@ -246,7 +246,7 @@ class _Reader:
                 else None
             )
         number = self.kernel.numbers[id(operation)]
-        looked_up, gathered = (any(isinstance(v, kind) for v in at or ()) for kind in (LookedUp, GatheredName))
+        looked_up, gathered = (any(isinstance(v, kind) for v in at or ()) for kind in (LookedUp, GatheredIndex))
         self.done.accesses.append(TileAccess(number, place.base, at, tile.bytes, store, times, looked_up, gathered))
 
 

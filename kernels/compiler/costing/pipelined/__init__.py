@@ -10,8 +10,6 @@ EXPORTS = {
     "launch_traffic": (
         "LaunchMemory",
         "LaunchTiles",
-        "NeighbourLoads",
-        "launch_memory",
         "launch_tiles",
         "neighbour_loads",
         "round_of",

@@ -102,7 +102,7 @@ def launch_tiles(
     each, scale = count / len(spread), count / together
     afresh, first_afresh = (_by_operation(programs, False, afresh=True) for programs in (spread, first))
     usable = USABLE_L2 * device.l2_bytes
-    sample = _Sample(each, scale, kernel.array_bytes(elements or {}))
+    sample = _LaunchSample(each, scale, kernel.array_bytes(elements or {}))
     return LaunchTiles(
         trips=trips,
         loaded_bytes=each * sum(_moved(found) for found in loads.values()),
@@ -191,7 +191,7 @@ def _moved(accesses: Sequence[TileAccess]) -> float:
 
 
 @dataclass(frozen=True)
-class _Sample:
+class _LaunchSample:
     """How much of a launch its run programs are: each of those spread over it stands for ``each``, all of the first for
     one of ``scale`` parts. ``arrays`` has the bytes of those whose size is known."""
 
