@@ -88,6 +88,7 @@ EXPORTS = {
         "Module",
         "Tensor",
         "TorchResult",
+        "TorchShape",
     ),
     "triton_compat": ("*",),
     "triton_types": (
