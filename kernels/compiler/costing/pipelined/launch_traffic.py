@@ -213,7 +213,7 @@ class _LaunchSample:
             for operation, found in spread.items()
         }
 
-    def had(self, tiles: Tiles, different: Mapping[int, float]) -> dict[int, float]:
+    def within_arrays(self, tiles: Tiles, different: Mapping[int, float]) -> dict[int, float]:
         """``different`` bytes of each operation, no more of what it looks up than there is in the array: unlike places
         may hold the same, as the experts of two blocks of rows."""
         looked_up: dict[str, float] = defaultdict(float)
@@ -225,19 +225,19 @@ class _LaunchSample:
 
     def needed(self, spread: Tiles, neighbours: Tiles) -> float:
         """Bytes of all different tiles of the launch."""
-        return sum(self.had(spread, self.different(spread, neighbours)).values())
+        return sum(self.within_arrays(spread, self.different(spread, neighbours)).values())
 
     def in_round(self, spread: Tiles, first: Tiles) -> float:
         """Bytes of the different tiles of the first programs. Numbers that are looked up, such as blocks' experts, come
         in order, so that those who have the same one run at the same time: of a round's tiles as many are different as
         of the launch's. Rows that are gathered come in any order."""
         different = self.different(spread, first)
-        had = self.had(spread, different)
+        bounded = self.within_arrays(spread, different)
         once = {operation: _distinct(found, 1.0) for operation, found in first.items()}
         for operation, found in first.items():
             if any(a.looked_up for a in found) and not any(a.gathered for a in found) and different.get(operation):
-                once[operation] *= had[operation] / different[operation]
-        return sum(self.had(first, once).values())
+                once[operation] *= bounded[operation] / different[operation]
+        return sum(self.within_arrays(first, once).values())
 
     def read(self, loads: Tiles, first: Tiles, usable: float) -> float:
         """Bytes that come from DRAM: every tile once, or once a round where all do not fit into ``usable``."""
