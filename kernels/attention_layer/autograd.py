@@ -246,7 +246,7 @@ backward_operator.register_fake(
 )
 
 
-def _one_head_each(query: TorchShape, key: TorchShape, value: TorchShape) -> tuple[TorchShape, TorchShape]:
+def _ungrouped(query: TorchShape, key: TorchShape, value: TorchShape) -> tuple[TorchShape, TorchShape]:
     """Shapes of ``key`` and ``value`` with as many heads as ``query``: older torch counts no others."""
     return (key[0], query[1], *key[2:]), (value[0], query[1], *value[2:])
 
@@ -254,7 +254,7 @@ def _one_head_each(query: TorchShape, key: TorchShape, value: TorchShape) -> tup
 @register_flop_formula(torch.ops.warpplan.attention)  # type: ignore[untyped-decorator]
 def _flops(query: TorchShape, key: TorchShape, value: TorchShape, *others: object, out_shape: object) -> int:
     """Of both products, as ``torch.utils.flop_counter`` counts those of torch's attention: a causal one whole."""
-    flops: int = sdpa_flop_count(query, *_one_head_each(query, key, value))
+    flops: int = sdpa_flop_count(query, *_ungrouped(query, key, value))
     return flops
 
 
@@ -262,5 +262,5 @@ def _flops(query: TorchShape, key: TorchShape, value: TorchShape, *others: objec
 def _backward_flops(
     do: TorchShape, query: TorchShape, key: TorchShape, value: TorchShape, *others: object, out_shape: object
 ) -> int:
-    flops: int = sdpa_backward_flop_count(do, query, *_one_head_each(query, key, value))
+    flops: int = sdpa_backward_flop_count(do, query, *_ungrouped(query, key, value))
     return flops

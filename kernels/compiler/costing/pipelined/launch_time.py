@@ -89,8 +89,8 @@ class LaunchFacts:
     thread) and ``shared_bytes`` (a block) as compiled, or ``None`` where estimates have to do; ``serialized`` whether
     ptxas makes every wgmma wait for the one before (its warning C7510), which nothing else tells. ``dram_bytes`` must
     come from or go to device memory, ``cold`` is the part of loads that L2 does not have, ``loaded`` the part of a
-    loop's tiles that masks let through, ``distinct_share`` is different bytes over all bytes
-    that neighbouring blocks load.
+    loop's tiles that masks let through, ``distinct_share`` the different bytes over all bytes that
+    neighbouring blocks load.
     """
 
     blocks: float
@@ -262,8 +262,8 @@ class LaunchModel:
 
 
 def slots_in_flight(loop: LoopPrice, stages: int) -> float:
-    """Copies that are on their way while one is multiplied. The slot of a wgmma that nobody waits for is refilled when
-    the next one has begun, for :data:`REFILLED` of the time."""
+    """Copies that are on their way while one is multiplied: ``stages`` − 1, but where nobody waits for a wgmma its slot
+    is refilled only once the next one has begun, and counts as :data:`REFILLED`."""
     return max(LEAST_SLOTS, stages - 2 + REFILLED if loop.wgmma and loop.flying else stages - 1)
 
 
