@@ -22,6 +22,7 @@ from warpplan.kernels.compiler.analysis.streams import LoadForm, load_forms, str
 from warpplan.kernels.compiler.analysis.work_groups import register_bits
 from warpplan.kernels.compiler.ttgir.accumulator_layouts import with_one_accumulator_layout
 from warpplan.kernels.compiler.ttgir.control import handed, read_loop, read_while
+from warpplan.kernels.compiler.ttgir.invariant_operands import hoist_invariant_operands
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, MalformedIR, Module, Region
 from warpplan.kernels.compiler.ttgir.names import unique_names
 from warpplan.kernels.compiler.ttgir.parsing import parse
@@ -57,8 +58,9 @@ class Body:
     ``parent`` is the loop around it. ``rows`` are those of its products' accumulators, ``None`` where it has none.
     ``trips`` is known for constant bounds. ``work`` is in an order in which one thread can run it. ``held_bits`` are
     those of tiles from outside that it reads in each iteration, which stay in registers: (of those that follow the rows
-    of a product, of others). ``overlapped``: its last product is the one of the iteration before
-    (:mod:`~...costing.overlapped_loops`).
+    of a product, of others). ``overlapped``: its products are waited for where they are read, and the last one may be
+    that of the iteration before (:mod:`~...costing.overlapped_loops`, :mod:`~...costing.deferred_loops`).
+    ``vectors_within``: its small loads are read where their iteration begins, not where the one before does.
     """
 
     id: str
@@ -71,6 +73,7 @@ class Body:
     trips: int | None
     held_bits: tuple[int, int] = (0, 0)
     overlapped: bool = False
+    vectors_within: bool = False
 
     def of_kind(self, *kinds: str) -> tuple[LoopWork, ...]:
         return tuple(work for work in self.work if work.kind in kinds)
@@ -118,6 +121,7 @@ def capture(text: str) -> Captured:
     """Read what :func:`pipeline.cut` gives. Raises :class:`MalformedIR` where it is no kernel that can be read."""
     module = parse(with_one_accumulator_layout(text))
     try:
+        hoist_invariant_operands(module)
         return capture_module(module)
     except (AssertionError, IndexError, KeyError, StopIteration, ValueError) as error:
         # The tree holds any operands and types: which an operation needs is known only where it is read.

@@ -16,6 +16,7 @@ from warpplan.kernels.compiler.analysis.copies.producer_size import LEAST_REGIST
 from warpplan.kernels.compiler.analysis.operation_kinds import LOAD_KINDS, OPERANDS
 from warpplan.kernels.compiler.costing.assigned_loops import assigned
 from warpplan.kernels.compiler.costing.copy_costs import registers_of_producer
+from warpplan.kernels.compiler.costing.deferred_loops import issued_together
 from warpplan.kernels.compiler.costing.free_problem import solved_assignments
 from warpplan.kernels.compiler.costing.kernel_model import (
     BLOCK_BYTES,
@@ -213,7 +214,9 @@ def _shapes(captured: Captured) -> list[Shape]:
         if work.product is not None and any(name.endswith("warp_group_dot") for name in work.names)
     ]  # fmt: skip
     flying = any(
-        lookahead_product(loop) is not None or all(in_flight(loop, work) for work in loop.of_kind("dot"))
+        lookahead_product(loop) is not None
+        or issued_together(loop)
+        or all(in_flight(loop, work) for work in loop.of_kind("dot"))
         for loop in captured.loading
     )
     found = []
@@ -224,7 +227,8 @@ def _shapes(captured: Captured) -> list[Shape]:
             registers = registers_of_producer(captured)
             shape = Shape(consumers, warps, in_flight=flying, producer_registers=registers)
             # Of equal predictions the one first that takes fewer registers.
-            found += [replace(shape, in_flight=False), shape] if _promotes(captured) else [shape]
+            both = _promotes(captured) or _defers(captured)
+            found += [replace(shape, in_flight=False), shape] if both else [shape]
     return found
 
 
@@ -232,6 +236,11 @@ def _promotes(captured: Captured) -> bool:
     """Whether a loop works on its only product, which may be issued an iteration early or not: early, a thread has two
     tiles of it, which takes registers and may gain nothing."""
     return any(len(loop.of_kind("dot")) == 1 and lookahead_product(loop) is not None for loop in captured.loading)
+
+
+def _defers(captured: Captured) -> bool:
+    """Whether products of a loop may be issued together: then their results are in registers at once."""
+    return any(lookahead_product(loop) is None and issued_together(loop) for loop in captured.loading)
 
 
 class HopperModel(KernelModel):

@@ -20,9 +20,9 @@ from dataclasses import dataclass, replace
 from warpplan.kernels.compiler.analysis.capture import Body, Captured, Obstacle
 from warpplan.kernels.compiler.analysis.loop_work import LoopWork
 from warpplan.kernels.compiler.analysis.operation_kinds import LOAD_KINDS, RING_KINDS
+from warpplan.kernels.compiler.costing.deferred_loops import as_issued
 from warpplan.kernels.compiler.costing.fusing import fuse, lowered, steady
 from warpplan.kernels.compiler.costing.loop_graph import THREADS, Shape, cost_of, kept_apart, loop_graph, pinned
-from warpplan.kernels.compiler.costing.overlapped_loops import overlapped
 from warpplan.kernels.compiler.costing.pressure import live_registers, shared_bytes
 from warpplan.kernels.compiler.costing.whole_launch import (
     NOMINAL_FLOP,
@@ -213,7 +213,7 @@ class KernelModel:
 
     def graph(self, loop: Body, shape: Shape, smem_bytes: int | None = None) -> tuple[DependenceGraph, dict[str, int]]:
         """What is solved for ``loop``, and the partition of each of its operations."""
-        often = overlapped(steady(loop), shape)
+        often = as_issued(steady(loop), shape)
         often = lowered(often) if shape.specialized else often
         fused, _ = fuse(often, kept_apart(often))
         graph = loop_graph(fused, shape, self.profile.costs, self.device, smem_bytes=smem_bytes)

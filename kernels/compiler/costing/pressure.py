@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from warpplan.kernels.compiler.analysis.capture import Body, Captured
 from warpplan.kernels.compiler.analysis.loop_work import LoopWork
 from warpplan.kernels.compiler.analysis.operation_kinds import RING_KINDS
+from warpplan.kernels.compiler.costing.deferred_loops import as_issued
 from warpplan.kernels.compiler.costing.loop_graph import THREADS, Shape, early_vectors, lookahead_product
-from warpplan.kernels.compiler.costing.overlapped_loops import overlapped
 
 BARRIER_BYTES = 1_024
 """Shared memory set aside for the barriers of all rings: 16 bytes a slot, kept apart from the tiles by the tiles'
@@ -19,7 +19,7 @@ def live_registers(loop: Body, shape: Shape) -> int:
     """The most registers a thread that values of ``loop`` take at once, its operations run in order, beside the tiles
     from outside that it keeps."""
     threads = 32 * THREADS * shape.warps
-    loop = overlapped(loop, shape)
+    loop = as_issued(loop, shape)
     rows, others = loop.held_bits
     held = -(-rows // (threads * shape.consumers)) - (-others // threads)
     return held + sum(registers for _, registers in live_at_once(loop, shape))
@@ -31,7 +31,7 @@ def live_at_once(loop: Body, shape: Shape) -> list[tuple[LoopWork, int]]:
     A value lives from its operation until its last reader, which may write into its registers, around the end of the
     iteration where that is in the next (RULES.md, rule 5).
     """
-    loop = overlapped(loop, shape)
+    loop = as_issued(loop, shape)
     count = len(loop.work)
     early = early_vectors(loop) if shape.specialized else frozenset()
     lookahead = lookahead_product(loop) if shape.specialized and shape.in_flight else None

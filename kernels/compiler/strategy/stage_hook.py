@@ -31,7 +31,7 @@ from warpplan.kernels.triton_types import (
     StageHook,
 )
 
-LOWERING = "9"
+LOWERING = "10"
 """Part of the cache key: raised with every change of what a strategy is lowered to."""
 _hook_lock = threading.RLock()
 

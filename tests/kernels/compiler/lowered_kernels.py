@@ -37,6 +37,39 @@ def scores(q, k, v, c_ptr, low, high, STEP: tl.constexpr, BM: tl.constexpr, BN: 
 
 
 @triton.jit
+def gradients(
+    k, v, q, o, c_ptr, d_ptr, r_ptr, count, ROW: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):  # fmt: skip
+    """Attention's backward pass without its softmax: two products of what is loaded, two of what is made of them."""
+    dk = tl.zeros((BM, BK), tl.float32)
+    dv = tl.zeros((BM, BK), tl.float32)
+    keys = k.load([0, 0])
+    values = v.load([0, 0])
+    for i in range(count):
+        queries = q.load([i * BN, 0])
+        p = tl.dot(keys, queries.T) * (i + 1)
+        given = o.load([i * BN, 0])
+        dv = tl.dot(p.to(tl.bfloat16), given, dv)
+        ds = tl.dot(values, given.T)
+        if ROW:
+            ds -= tl.load(r_ptr + i * BN + tl.arange(0, BN))[None, :]
+        dk = tl.dot((p * ds).to(tl.bfloat16), queries, dk)
+    at = tl.arange(0, BM)[:, None] * BK + tl.arange(0, BK)[None, :]
+    tl.store(c_ptr + at, dk)
+    tl.store(d_ptr + at, dv)
+
+
+@triton.jit
+def repeated_operand(a, b, c_ptr, table, count, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """A tile loaded through pointers that every iteration multiplies with."""
+    acc = tl.zeros((BM, BN), tl.float32)
+    rows = tl.load(b + tl.arange(0, BN)[:, None] * BK + tl.arange(0, BK)[None, :])
+    for i in range(count):
+        acc += tl.dot(a.load([0, i * BK]), rows.T) * (i + 1)
+    tl.store(c_ptr + tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :], acc)
+
+
+@triton.jit
 def twice(a, b, c_ptr, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
     """Two loops that load alike, the second over what the first left off at."""
     acc = tl.zeros((BM, BN), tl.float32)

@@ -32,6 +32,11 @@ from warpplan.kernels.compiler.lowering.assigned.partition_views import (
 from warpplan.kernels.compiler.lowering.flushed_weights import with_exp2_weights
 from warpplan.kernels.compiler.lowering.hopper.consumer import ConsumerWriter
 from warpplan.kernels.compiler.lowering.hopper.data_partition import split
+from warpplan.kernels.compiler.lowering.hopper.deferred_waits import (
+    add_deferred_waits,
+    has_room_for_vectors,
+    issued_together,
+)
 from warpplan.kernels.compiler.lowering.hopper.load_rings import (
     READERS,
     Partitioning,
@@ -51,7 +56,9 @@ from warpplan.kernels.compiler.lowering.register_shares import consumer_register
 from warpplan.kernels.compiler.lowering.slices.early_lookups import with_early_lookups, with_early_vectors
 from warpplan.kernels.compiler.lowering.slices.narrow_layouts import with_warps
 from warpplan.kernels.compiler.lowering.slices.unrolling import with_unrolled_loops
+from warpplan.kernels.compiler.ttgir import control
 from warpplan.kernels.compiler.ttgir.functions import arguments, replace_function, with_body
+from warpplan.kernels.compiler.ttgir.invariant_operands import hoist_invariant_operands
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region, tokenize
 from warpplan.kernels.compiler.ttgir.names import unique_names
 from warpplan.kernels.compiler.ttgir.parsing import parse
@@ -65,7 +72,9 @@ def specialize(text: str, partitioning: Partitioning) -> str:
     Raises :class:`CannotPlan` with the obstacle's operation and source line, and
     :class:`~warpplan.kernels.compiler.ttgir.ir.MalformedIR` for text that Triton did not print.
     """
-    module = with_copies(parse(text), partitioning.copies)
+    module = parse(text)
+    hoist_invariant_operands(module)
+    module = with_copies(module, partitioning.copies)
     if module.operation.attributes.get("ttg.num-ctas", "1").split()[0] != "1":
         raise CannotPlan("num_ctas above 1: rings of a cluster's blocks are not lowered")
     assign(module, partitioning.assignment)
@@ -82,17 +91,28 @@ def specialize(text: str, partitioning: Partitioning) -> str:
     barrier = module.alias(BARRIER_LAYOUT)
     module.alias("#ttg.shared_memory", "smem")
     consumed = consumer_view(module) if partitioning.copies or partitioning.assignment else module
+    # While one consumer waits, another one's products run. A single consumer keeps its next product in flight instead.
+    overlap = partial(add_overlap, threads=WARP * partitioning.warps)
+    lookahead = partial(add_lookahead, rings=_read_by(rings, 0))
+    other_forms = (overlap, lookahead) if partitioning.consumers > 1 else (lookahead,)
+    rewrites = (*other_forms, add_deferred_waits) if partitioning.in_flight else ()
+
+    producer_share = producer_registers(copied_vectors(module))
+    room = consumer_registers(
+        partitioning.consumers * partitioning.warps, blocks=partitioning.blocks, producer_registers=producer_share
+    )
+
+    def within(operation: IrOperation, loop: control.ForLoop) -> bool:
+        """Whether small loads stay in their iteration: the tiles of many products leave no room for the next one's."""
+        if any(rewrite(operation, loop) is not None for rewrite in other_forms):
+            return False
+        return bool(issued_together(loop)) and not has_room_for_vectors(loop, partitioning.warps, room)
+
     clones = [
-        with_exp2_weights(with_mask_guards(with_early_vectors(unique_names(clone.function))))
+        with_exp2_weights(with_mask_guards(with_early_vectors(unique_names(clone.function), within)))
         for clone in split(consumed, partitioning.consumers)
     ]
-    if partitioning.in_flight:
-        # While one consumer waits, another one's products run. A single consumer keeps its next product in
-        # flight instead.
-        overlap = partial(add_overlap, threads=WARP * partitioning.warps)
-        lookahead = partial(add_lookahead, rings=_read_by(rings, 0))
-        rewrites = (overlap, lookahead) if partitioning.consumers > 1 else (lookahead,)
-        clones = [rewrite_loops(clone, *rewrites) for clone in clones]
+    clones = [rewrite_loops(clone, *rewrites) for clone in clones] if rewrites else clones
 
     bodies = []
     memory = {ring.name: ring.type for ring in rings.distinct}
@@ -102,7 +122,7 @@ def specialize(text: str, partitioning: Partitioning) -> str:
         )
         bodies.append((with_unrolled_loops(consumer.body()), partitioning.warps, "consumer"))
         memory |= consumer.staging.buffers
-    registers = {"producer": producer_registers(copied_vectors(module))}
+    registers = {"producer": producer_share}
     for number in converters_of(module):
         body, registers["converter"] = _converter(module, rings, barrier, number)
         bodies.append((body, CONVERTER_WARPS, "converter"))

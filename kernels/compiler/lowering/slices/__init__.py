@@ -2,7 +2,7 @@
 
 EXPORTS = {
     "dead_values": ("without_dead_values",),
-    "early_lookups": ("with_early_lookups", "with_early_vectors"),
+    "early_lookups": ("vector_loads", "with_early_lookups", "with_early_vectors"),
     "narrow_layouts": ("with_warps",),
     "unrolling": ("UNROLL", "with_unrolled_loops"),
 }

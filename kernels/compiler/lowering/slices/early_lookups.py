@@ -28,18 +28,50 @@ from warpplan.kernels.compiler.ttgir.types import find_types, parse_type
 LOAD = "tt.load"
 
 
-Choice = Callable[[control.ForLoop], list[IrOperation]]
-"""Which loads of a loop are wanted ahead."""
+Choice = Callable[[IrOperation, control.ForLoop], list[IrOperation]]
+"""Which loads of an operation, a loop, are wanted ahead."""
+Test = Callable[[IrOperation, control.ForLoop], bool]
 
 
-def with_early_vectors(function: IrOperation) -> IrOperation:
-    """A consumer's ``function`` with the small loads of its innermost loops an iteration ahead; its names unique."""
+def with_early_vectors(function: IrOperation, within: Test) -> IrOperation:
+    """A consumer's ``function`` with the small loads of its innermost loops an iteration ahead, or, in loops of which
+    ``within`` holds, where their own iteration begins; its names unique."""
+
+    def choice(operation: IrOperation, loop: control.ForLoop) -> list[IrOperation]:
+        return [] if within(operation, loop) else vector_loads(loop)
+
     changed = IrOperation(function.name, function.results, list(function.parts), function.location)
     changed.parts = [
-        Region(with_early_lookups(part.operations, _vectors), part.label) if isinstance(part, Region) else part
+        Region(_loading_first(with_early_lookups(part.operations, choice), within), part.label)
+        if isinstance(part, Region) else part
         for part in function.parts
-    ]
+    ]  # fmt: skip
     return unique_names(changed)
+
+
+def _loading_first(operations: list[IrOperation], within: Test) -> list[IrOperation]:
+    """``operations`` with the small loads of each loop of which ``within`` holds in front of its body."""
+    out: list[IrOperation] = []
+    for operation in operations:
+        if operation.regions and operation.name.startswith("scf."):
+            first = _vector_lead(operation) if operation.name == "scf.for" and _innermost(operation) else []
+            first = first if first and within(operation, control.read_loop(operation)) else []
+            operation.parts = [
+                Region([*first, *(op for op in _loading_first(part.operations, within) if op not in first)], part.label)
+                if isinstance(part, Region) else part
+                for part in operation.parts
+            ]  # fmt: skip
+        out.append(operation)
+    return out
+
+
+def _vector_lead(operation: IrOperation) -> list[IrOperation]:
+    """The small loads of a loop and what their addresses need of the same iteration, in order."""
+    loop = control.read_loop(operation)
+    made_by = {name: op for op in loop.body.operations for name in op.defined}
+    loads = vector_loads(loop)
+    lead = _needed([name for load in loads for name in load.operands], made_by, frozenset()) or []
+    return [op for op in operation.regions[0].operations if op in loads or op in lead]
 
 
 def with_early_lookups(operations: list[IrOperation], choice: Choice | None = None) -> list[IrOperation]:
@@ -64,11 +96,11 @@ def with_early_lookups(operations: list[IrOperation], choice: Choice | None = No
     return out
 
 
-def _all_loads(loop: control.ForLoop) -> list[IrOperation]:
+def _all_loads(_: IrOperation, loop: control.ForLoop) -> list[IrOperation]:
     return [op for op in loop.body.operations if op.name == LOAD]
 
 
-def _vectors(loop: control.ForLoop) -> list[IrOperation]:
+def vector_loads(loop: control.ForLoop) -> list[IrOperation]:
     """The loads of numbers and vectors of ``loop``, their addresses known without another load; none of a loop that
     reads no slots, or writes to memory, or may."""
     names = {op.name for op in loop.body.walk()}
@@ -76,7 +108,7 @@ def _vectors(loop: control.ForLoop) -> list[IrOperation]:
         return []
     made_by = {name: op for op in loop.body.operations for name in op.defined}
     found = []
-    for load in _all_loads(loop):
+    for load in [op for op in loop.body.operations if op.name == LOAD]:
         tile = parse_type(_result_type(load))
         lead = _needed(load.operands, made_by, frozenset())
         small = tile is None or (math.prod(tile.shape) == max(tile.shape) <= LONGEST_EARLY)
@@ -97,7 +129,7 @@ def _pipelined(operation: IrOperation, choice: Choice) -> tuple[list[IrOperation
         ended = loop.body.operations[-1:] and loop.body.operations[-1].name == "scf.yield"
         end = [] if ended else [control.yield_of([], operation.location)]
         loop.body = Region([*loop.body.operations, *end], loop.body.label)
-    loads = choice(loop)
+    loads = choice(operation, loop)
     made_by = {name: op for op in loop.body.operations for name in op.defined}
     carried = {inside: (initial, back) for (inside, initial, *_), back in zip(loop.carried, loop.yielded, strict=True)}
     lead = _needed([name for load in loads for name in load.operands], made_by, frozenset())
