@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from warpplan.kernels.compiler.analysis.copies.copied_loads import copyable, with_copies
+from warpplan.kernels.compiler.analysis.copies.invariant_operands import hoist_invariant_operands
 from warpplan.kernels.compiler.analysis.copies.thin_addresses import with_thin_addresses
 from warpplan.kernels.compiler.analysis.grid_walk import can_walk_grid
 from warpplan.kernels.compiler.analysis.loop_work import Flow, LoopWork, read_work
@@ -22,7 +23,6 @@ from warpplan.kernels.compiler.analysis.streams import LoadForm, load_forms, str
 from warpplan.kernels.compiler.analysis.work_groups import register_bits
 from warpplan.kernels.compiler.ttgir.accumulator_layouts import with_one_accumulator_layout
 from warpplan.kernels.compiler.ttgir.control import handed, read_loop, read_while
-from warpplan.kernels.compiler.ttgir.invariant_operands import hoist_invariant_operands
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, MalformedIR, Module, Region
 from warpplan.kernels.compiler.ttgir.names import unique_names
 from warpplan.kernels.compiler.ttgir.parsing import parse

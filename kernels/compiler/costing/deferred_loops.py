@@ -1,5 +1,5 @@
-"""A captured loop as :mod:`~warpplan.kernels.compiler.lowering.hopper.deferred_waits` writes it: products that need
-nothing but loads are issued with the first one, and each is waited for where its result is read."""
+"""A captured loop as :mod:`~warpplan.kernels.compiler.lowering.hopper.issue_order.deferred_waits` writes it: products
+that need nothing but loads are issued with the first one, and each is waited for where its result is read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from warpplan.kernels.compiler.analysis.loop_work import LoopWork
 from warpplan.kernels.compiler.analysis.operation_kinds import RING_KINDS
 from warpplan.kernels.compiler.costing.loop_graph import THREADS, Shape, early_vectors, lookahead_product
 from warpplan.kernels.compiler.costing.overlapped_loops import overlapped
-from warpplan.kernels.compiler.lowering.hopper.deferred_waits import fits, vector_registers
+from warpplan.kernels.compiler.lowering.hopper.issue_order.deferred_waits import fits, vector_registers
 from warpplan.kernels.compiler.lowering.register_shares import consumer_registers
 
 

@@ -260,8 +260,8 @@ def in_flight(loop: Body, product: LoopWork, *, specialized: bool = True) -> boo
 
 
 def lookahead_product(loop: Body) -> str | None:
-    """The product that :mod:`~...lowering.hopper.lookahead` issues an iteration early: the only one, or the first of
-    several where the last is what the loop carries, if it needs nothing but its own loads."""
+    """The product that :mod:`~...lowering.hopper.issue_order.lookahead` issues an iteration early: the only one, or the
+    first of several where the last is what the loop carries, if it needs nothing but its own loads."""
     products = loop.of_kind("dot")
     if not products or loop.kind != "scf.for" or loop.overlapped:
         return None

@@ -1,5 +1,5 @@
-"""A captured loop as :mod:`~warpplan.kernels.compiler.lowering.hopper.overlap` writes it: its last product put off by
-an iteration, and issued behind the first one.
+"""A captured loop as :mod:`~warpplan.kernels.compiler.lowering.hopper.issue_order.overlap` writes it: its last product
+put off by an iteration, and issued behind the first one.
 
     s = dot(q, k[i]);  acc = dot(p, v[i - 1], acc);  p = softmax(s);  acc = acc · alpha;  operand = p in 16 bits
 
@@ -15,7 +15,7 @@ from warpplan.kernels.compiler.analysis.capture import Body
 from warpplan.kernels.compiler.analysis.loop_work import Flow, LoopWork
 from warpplan.kernels.compiler.analysis.operation_kinds import RING_KINDS
 from warpplan.kernels.compiler.costing.loop_graph import THREADS, Shape
-from warpplan.kernels.compiler.lowering.hopper.overlap import HELD_REGISTERS
+from warpplan.kernels.compiler.lowering.hopper.issue_order.overlap import HELD_REGISTERS
 
 _PURE = frozenset({"elementwise", "sfu", "reduce", "convert_layout"})
 """Kinds of work that may wait for the accumulator: they leave nothing but their result."""
@@ -47,7 +47,8 @@ def overlapped(loop: Body, shape: Shape) -> Body:
 
 
 def _parts(loop: Body) -> _Retiming | None:
-    """The parts of ``loop``, ``None`` where it has not this form, as :mod:`~...lowering.hopper.overlap` has it."""
+    """The parts of ``loop``, ``None`` where it has not this form, as :mod:`~...lowering.hopper.issue_order.overlap` has
+    it."""
     products = loop.of_kind("dot")
     if loop.kind != "scf.for" or len(products) != 2 or any(work.conditional for work in products):
         return None

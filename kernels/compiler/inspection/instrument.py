@@ -23,7 +23,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from warpplan.kernels.compiler.analysis.operation_kinds import FREE
-from warpplan.kernels.compiler.lowering.hopper.loop_peeling import ONCE
+from warpplan.kernels.compiler.lowering.hopper.issue_order.loop_peeling import ONCE
 from warpplan.kernels.compiler.pipeline import read
 from warpplan.kernels.compiler.ttgir.control import read_loop
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region, is_value

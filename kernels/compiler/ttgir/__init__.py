@@ -7,7 +7,6 @@ EXPORTS = {
     "axis_hints": ("shorten_hints",),
     "control": ("*",),
     "functions": ("arguments", "replace_function", "with_body"),
-    "invariant_operands": ("hoist_invariant_operands",),
     "ir": (
         "CLOSING",
         "IrOperation",

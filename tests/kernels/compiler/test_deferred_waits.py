@@ -16,15 +16,18 @@ from played import HOPPER, ROWS, cut, own_source, same, tensors, zoo_cut
 from played_kernels import box, compared, tensor, unwritten
 from zoo import ZOO
 
+from warpplan.kernels.compiler.analysis.copies.invariant_operands import hoist_invariant_operands
 from warpplan.kernels.compiler.inspection.finished import finished_text, written_text
 from warpplan.kernels.compiler.inspection.player.played_program import BufferArgument, PlayedInputs
-from warpplan.kernels.compiler.lowering.hopper.deferred_waits import add_deferred_waits, has_room_for_vectors
+from warpplan.kernels.compiler.lowering.hopper.issue_order.deferred_waits import (
+    add_deferred_waits,
+    has_room_for_vectors,
+)
+from warpplan.kernels.compiler.lowering.hopper.issue_order.loop_peeling import rewrite_loops
 from warpplan.kernels.compiler.lowering.hopper.load_rings import number_loads
-from warpplan.kernels.compiler.lowering.hopper.loop_peeling import rewrite_loops
 from warpplan.kernels.compiler.lowering.hopper.specialize import specialize
 from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
 from warpplan.kernels.compiler.ttgir import control, parsing
-from warpplan.kernels.compiler.ttgir.invariant_operands import hoist_invariant_operands
 from warpplan.kernels.compiler.ttgir.ir import IrOperation
 
 TYPES = (("k", (128, 64)), ("v", (128, 64)), ("q", (64, 64)), ("o", (64, 64)), ("r_ptr", "*fp32"))

@@ -20,9 +20,9 @@ from zoo import ZOO, source
 
 from warpplan.kernels.compiler import pipeline
 from warpplan.kernels.compiler.inspection.player.played_program import BufferArgument, PlayedInputs
+from warpplan.kernels.compiler.lowering.hopper.issue_order.loop_peeling import rewrite_loops
+from warpplan.kernels.compiler.lowering.hopper.issue_order.overlap import HELD_REGISTERS, WAIT_AGAIN, add_overlap
 from warpplan.kernels.compiler.lowering.hopper.load_rings import number_loads
-from warpplan.kernels.compiler.lowering.hopper.loop_peeling import rewrite_loops
-from warpplan.kernels.compiler.lowering.hopper.overlap import HELD_REGISTERS, WAIT_AGAIN, add_overlap
 from warpplan.kernels.compiler.lowering.hopper.specialize import specialize
 from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
 from warpplan.kernels.compiler.strategy.stage_hook import compile_with

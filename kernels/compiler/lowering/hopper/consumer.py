@@ -12,6 +12,7 @@ from dataclasses import replace
 from warpplan.kernels.compiler.analysis.operation_kinds import CONVERTED, RING_LOADS, WGMMA, short_name
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.lowering.hopper import ring_positions
+from warpplan.kernels.compiler.lowering.hopper.issue_order.overlap import WAIT_AGAIN
 from warpplan.kernels.compiler.lowering.hopper.load_rings import (
     DESCRIBE,
     ROWS,
@@ -21,7 +22,6 @@ from warpplan.kernels.compiler.lowering.hopper.load_rings import (
     load_number,
     uses,
 )
-from warpplan.kernels.compiler.lowering.hopper.overlap import WAIT_AGAIN
 from warpplan.kernels.compiler.lowering.hopper.partition_builder import Builder
 from warpplan.kernels.compiler.lowering.hopper.ring_positions import RingPositions
 from warpplan.kernels.compiler.lowering.hopper.store_staging import Staging

@@ -15,6 +15,7 @@ from __future__ import annotations
 from functools import partial
 
 from warpplan.kernels.compiler.analysis.copies.copied_loads import copied_vectors, with_copies
+from warpplan.kernels.compiler.analysis.copies.invariant_operands import hoist_invariant_operands
 from warpplan.kernels.compiler.analysis.copies.producer_size import PRODUCER_WARPS, WARP, producer_registers
 from warpplan.kernels.compiler.analysis.operation_kinds import CONVERTED, COPY_LOAD, RING_LOADS, TMA_LOAD
 from warpplan.kernels.compiler.exceptions import CannotPlan
@@ -32,11 +33,14 @@ from warpplan.kernels.compiler.lowering.assigned.partition_views import (
 from warpplan.kernels.compiler.lowering.flushed_weights import with_exp2_weights
 from warpplan.kernels.compiler.lowering.hopper.consumer import ConsumerWriter
 from warpplan.kernels.compiler.lowering.hopper.data_partition import split
-from warpplan.kernels.compiler.lowering.hopper.deferred_waits import (
+from warpplan.kernels.compiler.lowering.hopper.issue_order.deferred_waits import (
     add_deferred_waits,
     has_room_for_vectors,
     issued_together,
 )
+from warpplan.kernels.compiler.lowering.hopper.issue_order.lookahead import add_lookahead
+from warpplan.kernels.compiler.lowering.hopper.issue_order.loop_peeling import rewrite_loops
+from warpplan.kernels.compiler.lowering.hopper.issue_order.overlap import add_overlap
 from warpplan.kernels.compiler.lowering.hopper.load_rings import (
     READERS,
     Partitioning,
@@ -45,9 +49,6 @@ from warpplan.kernels.compiler.lowering.hopper.load_rings import (
     number_loads,
     plan_rings,
 )
-from warpplan.kernels.compiler.lowering.hopper.lookahead import add_lookahead
-from warpplan.kernels.compiler.lowering.hopper.loop_peeling import rewrite_loops
-from warpplan.kernels.compiler.lowering.hopper.overlap import add_overlap
 from warpplan.kernels.compiler.lowering.hopper.partition_builder import BARRIER_LAYOUT, Builder
 from warpplan.kernels.compiler.lowering.hopper.persistent import walking
 from warpplan.kernels.compiler.lowering.hopper.producer import ProducerWriter, Slice
@@ -58,7 +59,6 @@ from warpplan.kernels.compiler.lowering.slices.narrow_layouts import with_warps
 from warpplan.kernels.compiler.lowering.slices.unrolling import with_unrolled_loops
 from warpplan.kernels.compiler.ttgir import control
 from warpplan.kernels.compiler.ttgir.functions import arguments, replace_function, with_body
-from warpplan.kernels.compiler.ttgir.invariant_operands import hoist_invariant_operands
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module, Region, tokenize
 from warpplan.kernels.compiler.ttgir.names import unique_names
 from warpplan.kernels.compiler.ttgir.parsing import parse

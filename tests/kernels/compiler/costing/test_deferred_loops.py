@@ -19,9 +19,9 @@ from warpplan.kernels.compiler.analysis.capture import Body, capture
 from warpplan.kernels.compiler.costing.deferred_loops import as_issued, issued_together
 from warpplan.kernels.compiler.costing.hopper_ranking import rank
 from warpplan.kernels.compiler.costing.loop_graph import Shape, early_vectors, lookahead_product
-from warpplan.kernels.compiler.lowering.hopper.deferred_waits import add_deferred_waits
+from warpplan.kernels.compiler.lowering.hopper.issue_order.deferred_waits import add_deferred_waits
+from warpplan.kernels.compiler.lowering.hopper.issue_order.loop_peeling import rewrite_loops
 from warpplan.kernels.compiler.lowering.hopper.load_rings import number_loads
-from warpplan.kernels.compiler.lowering.hopper.loop_peeling import rewrite_loops
 from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
 from warpplan.kernels.compiler.ttgir import parsing
 from warpplan.planner.values.device import H200

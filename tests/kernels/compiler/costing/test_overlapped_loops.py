@@ -23,9 +23,9 @@ from warpplan.kernels.compiler.costing.hopper_ranking import rank
 from warpplan.kernels.compiler.costing.loop_graph import Shape, lookahead_product, loop_graph, pinned
 from warpplan.kernels.compiler.costing.overlapped_loops import _put_off, overlapped
 from warpplan.kernels.compiler.costing.pressure import live_registers
+from warpplan.kernels.compiler.lowering.hopper.issue_order.loop_peeling import rewrite_loops
+from warpplan.kernels.compiler.lowering.hopper.issue_order.overlap import add_overlap
 from warpplan.kernels.compiler.lowering.hopper.load_rings import number_loads
-from warpplan.kernels.compiler.lowering.hopper.loop_peeling import rewrite_loops
-from warpplan.kernels.compiler.lowering.hopper.overlap import add_overlap
 from warpplan.kernels.compiler.ttgir import parsing
 from warpplan.planner.check.plan_check import check
 from warpplan.planner.solve import solve

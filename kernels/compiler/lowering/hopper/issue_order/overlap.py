@@ -27,8 +27,7 @@ from dataclasses import dataclass
 
 from warpplan.kernels.compiler.analysis.copies.addresses import PURE, PURE_DIALECTS
 from warpplan.kernels.compiler.analysis.operation_kinds import WGMMA
-from warpplan.kernels.compiler.lowering.hopper.load_rings import uses
-from warpplan.kernels.compiler.lowering.hopper.loop_peeling import (
+from warpplan.kernels.compiler.lowering.hopper.issue_order.loop_peeling import (
     WAIT,
     copied,
     count_to_last,
@@ -37,6 +36,7 @@ from warpplan.kernels.compiler.lowering.hopper.loop_peeling import (
     lead_to,
     located,
 )
+from warpplan.kernels.compiler.lowering.hopper.load_rings import uses
 from warpplan.kernels.compiler.ttgir import control
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region, tokenize
 from warpplan.kernels.compiler.ttgir.names import with_suffix

@@ -19,7 +19,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from warpplan.kernels.compiler.analysis.operation_kinds import WGMMA
-from warpplan.kernels.compiler.lowering.hopper.loop_peeling import WAIT, is_lead, lead_to
+from warpplan.kernels.compiler.lowering.hopper.issue_order.loop_peeling import WAIT, is_lead, lead_to
 from warpplan.kernels.compiler.lowering.register_shares import WARP
 from warpplan.kernels.compiler.lowering.slices.early_lookups import vector_loads
 from warpplan.kernels.compiler.ttgir import control

@@ -21,8 +21,7 @@ next product runs while this one is scaled and added (promoted), and is waited f
 from __future__ import annotations
 
 from warpplan.kernels.compiler.analysis.operation_kinds import RING_LOADS, WGMMA
-from warpplan.kernels.compiler.lowering.hopper.load_rings import Rings, load_number
-from warpplan.kernels.compiler.lowering.hopper.loop_peeling import (
+from warpplan.kernels.compiler.lowering.hopper.issue_order.loop_peeling import (
     WAIT,
     copied,
     count_to_last,
@@ -31,6 +30,7 @@ from warpplan.kernels.compiler.lowering.hopper.loop_peeling import (
     lead_to,
     located,
 )
+from warpplan.kernels.compiler.lowering.hopper.load_rings import Rings, load_number
 from warpplan.kernels.compiler.lowering.slices.unrolling import UNROLL
 from warpplan.kernels.compiler.ttgir import control
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region, tokenize
