@@ -60,7 +60,7 @@ class Body:
     those of tiles from outside that it reads in each iteration, which stay in registers: (of those that follow the rows
     of a product, of others). ``overlapped``: its products are waited for where they are read, and the last one may be
     that of the iteration before (:mod:`~...costing.overlapped_loops`, :mod:`~...costing.deferred_loops`).
-    ``vectors_within``: its small loads are read where their iteration begins, not where the one before does.
+    ``vectors_in_place``: its small loads are not read an iteration ahead.
     """
 
     id: str
@@ -73,7 +73,7 @@ class Body:
     trips: int | None
     held_bits: tuple[int, int] = (0, 0)
     overlapped: bool = False
-    vectors_within: bool = False
+    vectors_in_place: bool = False
 
     def of_kind(self, *kinds: str) -> tuple[LoopWork, ...]:
         return tuple(work for work in self.work if work.kind in kinds)

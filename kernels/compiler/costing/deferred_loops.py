@@ -20,18 +20,18 @@ def as_issued(loop: Body, shape: Shape) -> Body:
     found = overlapped(loop, shape)
     if found.overlapped or not shape.specialized or lookahead_product(loop) is not None:
         return found
-    early, first, vectors = issued_together(loop), loop.of_kind("dot")[:1], early_vectors(loop)
+    early, first = issued_together(loop), loop.of_kind("dot")[:1]
     if not early:
         return loop
-    within = bool(vectors) and not _has_room(loop, shape)
-    work = [one for one in loop.work if within and one.id in vectors]
     moved = early if shape.in_flight else ()
+    work: list[LoopWork] = []
     for one in loop.work:
-        if one not in (*work, *moved):
+        if one not in moved:
             work.append(one)
         if one in first:
             work += moved
-    return replace(loop, work=tuple(work), overlapped=shape.in_flight, vectors_within=within)
+    in_place = not _has_room(loop, shape)
+    return replace(loop, work=tuple(work), overlapped=shape.in_flight, vectors_in_place=in_place)
 
 
 def _has_room(loop: Body, shape: Shape) -> bool:

@@ -281,7 +281,7 @@ def early_vectors(loop: Body) -> frozenset[str]:
     their addresses need; none of a loop that writes to memory, or holds another or a branch."""
     if loop.kind != "scf.for" or loop.of_kind("store", "tma_store", "loop") or any(w.conditional for w in loop.work):
         return frozenset()
-    if loop.vectors_within:
+    if loop.vectors_in_place:
         return frozenset()
     kinds = {work.id: work.kind for work in loop.work}
     found: set[str] = set()

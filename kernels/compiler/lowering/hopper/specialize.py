@@ -102,14 +102,14 @@ def specialize(text: str, partitioning: Partitioning) -> str:
         partitioning.consumers * partitioning.warps, blocks=partitioning.blocks, producer_registers=producer_share
     )
 
-    def within(operation: IrOperation, loop: control.ForLoop) -> bool:
-        """Whether small loads stay in their iteration: the tiles of many products leave no room for the next one's."""
+    def in_place(operation: IrOperation, loop: control.ForLoop) -> bool:
+        """Whether small loads stay where they stand: the tiles of many products leave the next ones no room."""
         if any(rewrite(operation, loop) is not None for rewrite in other_forms):
             return False
         return bool(issued_together(loop)) and not has_room_for_vectors(loop, partitioning.warps, room)
 
     clones = [
-        with_exp2_weights(with_mask_guards(with_early_vectors(unique_names(clone.function), within)))
+        with_exp2_weights(with_mask_guards(with_early_vectors(unique_names(clone.function), in_place)))
         for clone in split(consumed, partitioning.consumers)
     ]
     clones = [rewrite_loops(clone, *rewrites) for clone in clones] if rewrites else clones

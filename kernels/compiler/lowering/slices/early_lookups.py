@@ -33,45 +33,19 @@ Choice = Callable[[IrOperation, control.ForLoop], list[IrOperation]]
 Test = Callable[[IrOperation, control.ForLoop], bool]
 
 
-def with_early_vectors(function: IrOperation, within: Test) -> IrOperation:
-    """A consumer's ``function`` with the small loads of its innermost loops an iteration ahead, or, in loops of which
-    ``within`` holds, where their own iteration begins; its names unique."""
+def with_early_vectors(function: IrOperation, in_place: Test) -> IrOperation:
+    """A consumer's ``function`` with the small loads of its innermost loops an iteration ahead, but for loops of which
+    ``in_place`` holds; its names unique."""
 
     def choice(operation: IrOperation, loop: control.ForLoop) -> list[IrOperation]:
-        return [] if within(operation, loop) else vector_loads(loop)
+        return [] if in_place(operation, loop) else vector_loads(loop)
 
     changed = IrOperation(function.name, function.results, list(function.parts), function.location)
     changed.parts = [
-        Region(_loading_first(with_early_lookups(part.operations, choice), within), part.label)
-        if isinstance(part, Region) else part
+        Region(with_early_lookups(part.operations, choice), part.label) if isinstance(part, Region) else part
         for part in function.parts
-    ]  # fmt: skip
+    ]
     return unique_names(changed)
-
-
-def _loading_first(operations: list[IrOperation], within: Test) -> list[IrOperation]:
-    """``operations`` with the small loads of each loop of which ``within`` holds in front of its body."""
-    out: list[IrOperation] = []
-    for operation in operations:
-        if operation.regions and operation.name.startswith("scf."):
-            first = _vector_lead(operation) if operation.name == "scf.for" and _innermost(operation) else []
-            first = first if first and within(operation, control.read_loop(operation)) else []
-            operation.parts = [
-                Region([*first, *(op for op in _loading_first(part.operations, within) if op not in first)], part.label)
-                if isinstance(part, Region) else part
-                for part in operation.parts
-            ]  # fmt: skip
-        out.append(operation)
-    return out
-
-
-def _vector_lead(operation: IrOperation) -> list[IrOperation]:
-    """The small loads of a loop and what their addresses need of the same iteration, in order."""
-    loop = control.read_loop(operation)
-    made_by = {name: op for op in loop.body.operations for name in op.defined}
-    loads = vector_loads(loop)
-    lead = _needed([name for load in loads for name in load.operands], made_by, frozenset()) or []
-    return [op for op in operation.regions[0].operations if op in loads or op in lead]
 
 
 def with_early_lookups(operations: list[IrOperation], choice: Choice | None = None) -> list[IrOperation]:

@@ -77,7 +77,6 @@ def test_small_loads_come_ahead_where_they_have_room(in_flight: bool) -> None:
     wide, narrow = (as_issued(loop, replace(shape, in_flight=in_flight)) for shape in (TWO, ONE))
     assert early_vectors(wide) == vectors
     assert not early_vectors(narrow)
-    assert [work.id in vectors for work in narrow.work[: len(vectors)]] == [True] * len(vectors)
 
 
 def test_ranked_in_flight_and_not_in_flight_the_faster_first() -> None:
