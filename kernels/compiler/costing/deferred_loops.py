@@ -23,14 +23,15 @@ def as_issued(loop: Body, shape: Shape) -> Body:
     early, first = issued_together(loop), loop.of_kind("dot")[:1]
     if not early:
         return loop
+    in_place = not _has_room(loop, shape)
     moved = early if shape.in_flight else ()
-    work: list[LoopWork] = []
+    # ptxas issues what waits for nothing as early as registers allow.
+    work = [one for one in loop.work if in_place and one.id in early_vectors(loop)]
     for one in loop.work:
-        if one not in moved:
+        if one not in (*work, *moved):
             work.append(one)
         if one in first:
             work += moved
-    in_place = not _has_room(loop, shape)
     return replace(loop, work=tuple(work), overlapped=shape.in_flight, vectors_in_place=in_place)
 
 
