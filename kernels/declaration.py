@@ -94,25 +94,11 @@ class ShapeOption:
 
 
 @dataclass(frozen=True)
-class ConsumerNames:
-    """What other people's kernels of the same computation call things; exporters map a plan by it.
-
-    ``constants`` are (name in a plan's ``kwargs``, the names that consumers give it in upper case). Without those in
-    ``required`` a plan says nothing to a consumer. ``tensors`` are parameters that are tensors by their name alone.
-    """
-
-    constants: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    required: tuple[str, ...] = ()
-    tensors: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class Declaration:
     """A kernel's name, what it computes, the fields of a shape in order, its dtypes by torch's names, example shapes.
 
     ``options`` are what a shape says beside its sizes; no two fields or options share a name. ``shown_first`` orders
-    the constants of a configuration where one is printed; the rest follow by name. ``consumers`` is for kernels whose
-    plans can be exported to other people's.
+    the constants of a configuration where one is printed; the rest follow by name.
     """
 
     name: str
@@ -121,7 +107,6 @@ class Declaration:
     dtypes: tuple[str, ...]
     examples: tuple[Shape, ...]
     shown_first: tuple[str, ...] = ()
-    consumers: ConsumerNames = ConsumerNames()
     options: tuple[ShapeOption, ...] = ()
 
     def __post_init__(self) -> None:

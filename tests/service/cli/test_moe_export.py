@@ -15,7 +15,7 @@ from warpplan.service.feeds.targets import OPTIONS, TARGETS, target
 @pytest.fixture(autouse=True)
 def _nothing_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("warpplan.service.feeds.moe.moe_feed.find_consumer", lambda name, where: None)
-    monkeypatch.setattr("warpplan.service.feeds.moe.moe_feed.machine_here", Machine)
+    monkeypatch.setattr("warpplan.service.feeds.machine_here.machine_here", Machine)
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:

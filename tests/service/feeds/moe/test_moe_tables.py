@@ -52,7 +52,7 @@ MIXTRAL = {"model": "mixtral-8x7b", "tp": "8"}
 @pytest.fixture(scope="module", autouse=True)
 def _nothing_is_installed(module_monkeypatch: pytest.MonkeyPatch) -> None:
     module_monkeypatch.setattr("warpplan.service.feeds.moe.moe_feed.find_consumer", lambda name, where: None)
-    module_monkeypatch.setattr("warpplan.service.feeds.moe.moe_feed.machine_here", Machine)
+    module_monkeypatch.setattr("warpplan.service.feeds.machine_here.machine_here", Machine)
 
 
 @pytest.fixture(scope="module")
@@ -313,7 +313,7 @@ class TestFiles:
         consumer.export(request(tmp_path, **MIXTRAL))
         for gpus, hits in ((("NVIDIA H200",), True), (("NVIDIA H100 80GB HBM3",), False)):
             here = Machine(gpus, "580.10")
-            monkeypatch.setattr("warpplan.service.feeds.moe.moe_feed.machine_here", lambda here=here: here)
+            monkeypatch.setattr("warpplan.service.feeds.machine_here.machine_here", lambda here=here: here)
             report = consumer.verify(request(tmp_path, **MIXTRAL))
             assert {e.hit for e in report.entries} == {hits}
         assert "for NVIDIA H200, and the GPU here is NVIDIA H100 80GB HBM3: give that one" in report.entries[0].reason
