@@ -24,15 +24,13 @@ shapes, and PostgreSQL takes no more than 2,704 bytes in a row of an index."""
 class ShapeField:
     """One size of a shape: whole numbers from ``least`` to ``greatest``, both allowed.
 
-    ``meaning`` is a few words for people. ``aliases`` are what other people's kernels call the same size, in lower
-    case; exporters recognise their parameters by it.
+    ``meaning`` is a few words for people.
     """
 
     name: str
     meaning: str
     least: int = 1
     greatest: int = MAX_ELEMENTS
-    aliases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
