@@ -89,8 +89,9 @@ def test_another_layer_of_the_same_file_name_is_not_overwritten(
     ("words", "told"),
     [
         (("no.csv", "--target", "vllm"), "SHAPES no.csv: --target vllm does not read it: leave it out"),
-        (("--target", "sglang", "--key", "M=N"), "--key M=N: --target sglang does not read it"),
-        (("--target", "vllm", "--only-listed"), "error: --only-listed: --target vllm does not read it"),
+        (("--target", "sglang", "--set", "a=1"), "--set a=1: --target sglang does not read it"),
+        (("--target", "vllm", "--kernel", "attention_fwd"), "--kernel attention_fwd: --target vllm does not read it"),
+        (("--target", "vllm", "--store", "s.sqlite"), "error: --store: --target vllm does not read it: leave it out"),
         (("--target", "vllm", "--job-triton", "foo"), "--job-triton foo: expected a release such as 3.8.0"),
         (("--target", "sglang", "--job-triton", "../.."), "--job-triton ../..: expected a release such as 3.8.0"),
         (("no.csv", "--target", "triton", "--consumer", "x.py:f"), "--model dbrx: --target triton does not read it"),

@@ -90,7 +90,7 @@ def test_a_kernel_that_was_edited_finds_nothing(
     for words, told in (
         (
             export,
-            "its source is another than that of the 1 answer that is kept under its name; tune it with `warpplan tune --store`",
+            "another than that of the 1 answer that is kept under its name; tune it with `warpplan tune --store`",
         ),
         ((*export, "--device", "NVIDIA H100 80GB HBM3"), ""),
         (("export", "--tuned", "--consumer", spec, "--out", cache), "--tuned writes what a store has kept"),
