@@ -319,6 +319,27 @@ class TestFiles:
         assert "for NVIDIA H200, and the GPU here is NVIDIA H100 80GB HBM3: give that one" in report.entries[0].reason
 
     @pytest.mark.parametrize("consumer", [vllm_moe, sglang_moe])
+    def test_tables_for_another_driver_are_a_miss_and_an_unknown_one_is_said(
+        self, tmp_path: Path, consumer: ModuleType, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        here = Machine(("NVIDIA H200",), "580.10")
+        unknown = "the driver that it was made for is not known, and here is 580.10"
+        for told, current, why in (
+            ("", False, unknown),
+            ("580.10", True, ""),
+            ("570.86", False, "driver 570.86, here"),
+        ):
+            settings = {**MIXTRAL, **({"driver": told} if told else {})}
+            consumer.export(request(tmp_path / told, **settings))
+            assert consumer.verify(request(tmp_path / told, **settings)).all_current
+            with monkeypatch.context() as patch:
+                patch.setattr("warpplan.service.feeds.machine_here.machine_here", lambda: here)
+                report = consumer.verify(request(tmp_path / told, **MIXTRAL))
+            assert report.all_current == current
+            assert report.all_hit == (told != "570.86")
+            assert why in report.entries[0].reason
+
+    @pytest.mark.parametrize("consumer", [vllm_moe, sglang_moe])
     def test_a_table_that_nests_too_deeply_is_a_miss(self, tmp_path: Path, consumer: ModuleType) -> None:
         for path in {e.path for e in consumer.export(request(tmp_path, **MIXTRAL)).entries}:
             Path(path).write_text("[" * 100_000)
