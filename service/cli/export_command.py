@@ -22,7 +22,6 @@ from warpplan.service.cli.shared_options import (
     print_json,
     read_lines,
     require_store,
-    require_unused,
     store_name,
     user_output_on_stderr,
 )
@@ -215,12 +214,11 @@ def _require_options(
 def _require_store_read(context: typer.Context, target: str) -> None:
     """Raise :class:`InvalidInput` for a store on the command line that ``target`` does not read; the environment may
     give one for other commands."""
-    from warpplan.service.feeds.targets import OPTIONS
+    from warpplan.service.feeds.targets import require_options
 
-    known = OPTIONS[target]
-    if "--store" not in known:
-        why = f"--target {target} does not read it: leave it out; it reads {', '.join(known)}"
-        require_unused(context, ("store",), why)
+    source = context.get_parameter_source("store")
+    if source is not None and source.name == "COMMANDLINE":
+        require_options(target, {"--store": True})  # a URL may have a password, so that it is not told
 
 
 def _tuned(target: str, request: FeedRequest, shapes: str | None, store: str | None, *, write: bool) -> Any:
