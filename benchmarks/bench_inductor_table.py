@@ -99,7 +99,7 @@ def export_jobs(jobs: Sequence[tuple[Task, str]]) -> Iterator[Row]:
 
 def exported(task: Task, folder: Path) -> Row:
     """Our tile for ``task``, as ``warpplan export --target inductor --set aten=false --untested`` writes it."""
-    from warpplan.service.feeds import ExportRow, FeedRequest, Options
+    from warpplan.service.feeds import ExportRow, FeedRequest
     from warpplan.service.feeds.inductor import table_feed
     from warpplan.service.feeds.inductor.table_file import FILE_NAME, load_table
     from warpplan.service.workflow.profiles import Profiles, planner_version
@@ -110,7 +110,7 @@ def exported(task: Task, folder: Path) -> Row:
     shape = (m, n, k) if layout == "nt" else (m, n, k, f"layout={layout}")
     request = FeedRequest(
         folder, TARGET.name, profile, rows=lambda: [ExportRow(shape, "bfloat16", TARGET.name, profile)],
-        untested=True, options=Options(arguments={"aten": False}), planner=planner_version(),
+        untested=True, arguments={"aten": False}, planner=planner_version(),
     )  # fmt: skip
     (folder / FILE_NAME).unlink(missing_ok=True)
     report = table_feed.export(request)

@@ -61,7 +61,6 @@ def __getattr__(name: str) -> object:
 EXPORTS = {
     "compile": ("compile_report", "CompiledReport", "element_type", "specialized"),
     "declaration": (
-        "ConsumerNames",
         "Declaration",
         "MAX_ELEMENTS",
         "MAX_LIST_CHARACTERS",

@@ -24,15 +24,13 @@ shapes, and PostgreSQL takes no more than 2,704 bytes in a row of an index."""
 class ShapeField:
     """One size of a shape: whole numbers from ``least`` to ``greatest``, both allowed.
 
-    ``meaning`` is a few words for people. ``aliases`` are what other people's kernels call the same size, in lower
-    case; exporters recognise their parameters by it.
+    ``meaning`` is a few words for people.
     """
 
     name: str
     meaning: str
     least: int = 1
     greatest: int = MAX_ELEMENTS
-    aliases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -94,25 +92,11 @@ class ShapeOption:
 
 
 @dataclass(frozen=True)
-class ConsumerNames:
-    """What other people's kernels of the same computation call things; exporters map a plan by it.
-
-    ``constants`` are (name in a plan's ``kwargs``, the names that consumers give it in upper case). Without those in
-    ``required`` a plan says nothing to a consumer. ``tensors`` are parameters that are tensors by their name alone.
-    """
-
-    constants: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    required: tuple[str, ...] = ()
-    tensors: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class Declaration:
     """A kernel's name, what it computes, the fields of a shape in order, its dtypes by torch's names, example shapes.
 
     ``options`` are what a shape says beside its sizes; no two fields or options share a name. ``shown_first`` orders
-    the constants of a configuration where one is printed; the rest follow by name. ``consumers`` is for kernels whose
-    plans can be exported to other people's.
+    the constants of a configuration where one is printed; the rest follow by name.
     """
 
     name: str
@@ -121,7 +105,6 @@ class Declaration:
     dtypes: tuple[str, ...]
     examples: tuple[Shape, ...]
     shown_first: tuple[str, ...] = ()
-    consumers: ConsumerNames = ConsumerNames()
     options: tuple[ShapeOption, ...] = ()
 
     def __post_init__(self) -> None:

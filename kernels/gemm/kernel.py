@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from warpplan.kernels.declaration import ConsumerNames, Declaration, Shape, ShapeField, ShapeOption, require_elements
+from warpplan.kernels.declaration import Declaration, Shape, ShapeField, ShapeOption, require_elements
 from warpplan.kernels.gemm.candidates import CandidateTable, TileGrid, table, tabulate
 from warpplan.kernels.gemm.explain import race, ranked_loop
 from warpplan.kernels.gemm.graph import plan_candidate, sustained_ii
@@ -61,17 +61,6 @@ GEMM = Declaration(
     dtypes=tuple(ELEMENT_BYTES),
     examples=((4096, 4096, 4096), (16, 14336, 4096), (512, 1024, 2048)),
     shown_first=("SCHEME", "BLOCK_M", "BLOCK_N", "BLOCK_K", "DEPTH", "SPLIT_K", "GROUP_M"),
-    consumers=ConsumerNames(
-        constants=(
-            ("BLOCK_M", ("BLOCK_M", "BLOCK_SIZE_M", "BM", "TILE_M", "TILE_SIZE_M")),
-            ("BLOCK_N", ("BLOCK_N", "BLOCK_SIZE_N", "BN", "TILE_N", "TILE_SIZE_N")),
-            ("BLOCK_K", ("BLOCK_K", "BLOCK_SIZE_K", "BK", "TILE_K", "TILE_SIZE_K")),
-            ("GROUP_M", ("GROUP_M", "GROUP_SIZE_M", "GM", "GROUP_SIZE")),
-        ),
-        # GROUP_M only orders tiles.
-        required=("BLOCK_M", "BLOCK_N", "BLOCK_K"),
-        tensors=("a", "b", "c"),
-    ),
 )
 
 PORTABLE_SCHEMES = ("pipelined",)

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from warpplan.kernels.declaration import MAX_ELEMENTS, ConsumerNames, Declaration, Shape, ShapeField
+from warpplan.kernels.declaration import MAX_ELEMENTS, Declaration, Shape, ShapeField
 from warpplan.kernels.vector_add.graph import pass_graph, plan_candidate
 from warpplan.kernels.vector_add.space import (
     ELEMENT_BYTES,
@@ -30,16 +30,11 @@ VECTOR_ADD = Declaration(
     description="out[N] = x[N] + y[N]",
     fields=(
         # One less than other kernels take: the length itself is a 32-bit argument.
-        ShapeField("N", "elements of x, of y and of out", greatest=MAX_ELEMENTS - 1, aliases=("n_elements", "numel")),
+        ShapeField("N", "elements of x, of y and of out", greatest=MAX_ELEMENTS - 1),
     ),
     dtypes=tuple(ELEMENT_BYTES),
     examples=((98432,), (1 << 24,)),
     shown_first=("BLOCK_SIZE",),
-    consumers=ConsumerNames(
-        constants=(("BLOCK_SIZE", ("BLOCK_SIZE", "BLOCK", "XBLOCK")),),
-        required=("BLOCK_SIZE",),
-        tensors=("x", "y", "out", "output"),
-    ),
 )
 
 

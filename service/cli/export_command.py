@@ -27,8 +27,9 @@ from warpplan.service.cli.shared_options import (
 )
 
 if TYPE_CHECKING:
+    from warpplan.planner.values.tuning import Scalar
     from warpplan.service.config_request import ConfigRequest
-    from warpplan.service.feeds import ExportRow, FeedRequest, Options
+    from warpplan.service.feeds import ExportRow, FeedRequest
 
 Shapes = Annotated[
     str | None,
@@ -73,13 +74,13 @@ SchemeName = Annotated[
     str | None, typer.Option(help="For vllm and sglang: how the layer is quantised; the published checkpoint's.")
 ]
 JobTriton = Annotated[str | None, typer.Option(help="The job's Triton release, where it is not installed here.")]
+JobDriver = Annotated[
+    str | None, typer.Option(help="For triton, vllm and sglang: the driver under which the job runs, where not this.")
+]
 Untested = Annotated[bool, typer.Option("--untested", help="Go on with a consumer's version that was not tested.")]
 StoreName = Annotated[str | None, typer.Option(help="Take the shapes from this store.", envvar="WARPPLAN_STORE")]
-KernelOption = Annotated[str, typer.Option(help="The warpplan kernel that the consumer computes.")]
-Renames = Annotated[list[str] | None, typer.Option("--rename", help="Plan name=consumer's name, such as BLOCK_M=BM.")]
-Keys = Annotated[list[str] | None, typer.Option("--key", help="Consumer's parameter=dimension, such as num_rows=M.")]
-Tensors = Annotated[list[str] | None, typer.Option("--tensor", help="Consumer's parameter=its dtype, or =none.")]
-Values = Annotated[list[str] | None, typer.Option("--set", help="Consumer's parameter=value, for its other arguments.")]
+KernelOption = Annotated[str, typer.Option(help="For inductor: the warpplan kernel whose shapes are meant.")]
+Values = Annotated[list[str] | None, typer.Option("--set", help="For inductor: aten=false keeps ATen out of the race.")]
 Strict = Annotated[
     bool,
     typer.Option(
@@ -90,10 +91,10 @@ Strict = Annotated[
 Tuned = Annotated[
     bool, typer.Option("--tuned", help="For triton: what `warpplan tune --store` has kept of the consumer's kernel.")
 ]
-OnlyListed = Annotated[bool, typer.Option("--only-listed", help="Keep to configurations in the consumer's own list.")]
 
 
 def export(
+    context: typer.Context,
     out: CacheFolder,
     shapes: Shapes = None,
     consumer: ConsumerSpec = "",
@@ -102,16 +103,13 @@ def export(
     tp: TensorParallel = 1,
     dtype: SchemeName = None,
     job_triton: JobTriton = None,
+    job_driver: JobDriver = None,
     untested: Untested = False,
     store: StoreName = None,
     kernel: KernelOption = registry.DEFAULT,
     device: DeviceName = None,
     profile: ProfileFile = None,
-    rename: Renames = None,
-    key: Keys = None,
-    tensor: Tensors = None,
     values: Values = None,
-    only_listed: OnlyListed = False,
     tuned: Tuned = False,
     as_json: Json = False,
 ) -> None:
@@ -121,23 +119,23 @@ def export(
     """
     from warpplan.service import feeds
 
-    options = _options(kernel, rename, key, tensor, values, only_listed)
-    settings = _settings(model, tp, dtype, job_triton)
+    arguments = _arguments(values)
+    settings = _settings(model, tp, dtype, job_triton, job_driver)
     tally = LineTally(shapes)
     rows = partial(_rows, tally, shapes, store, kernel, device, profile)
     chosen = feeds.target(target)
-    _require_options(target, shapes, consumer, settings, options, profile, tuned=tuned, untested=untested)
+    _require_options(target, shapes, consumer, settings, kernel, arguments, profile, tuned=tuned, untested=untested)
+    if not tuned:
+        _require_store_read(context, target)
     with user_output_on_stderr():
-        if tuned:
-            report = _tuned(target, consumer, shapes, store, device, out, write=True)
-        else:
-            request = _request(out, consumer, rows, options, settings, device, profile, untested)
-            report = chosen.export(request)
+        request = _request(out, consumer, rows, arguments, settings, device, profile, untested)
+        report = _tuned(target, request, shapes, store, write=True) if tuned else chosen.export(request)
     _show(report, as_json)
     tally.require_all_good()
 
 
 def verify(
+    context: typer.Context,
     out: CacheFolder,
     shapes: Shapes = None,
     consumer: ConsumerSpec = "",
@@ -146,16 +144,13 @@ def verify(
     tp: TensorParallel = 1,
     dtype: SchemeName = None,
     job_triton: JobTriton = None,
+    job_driver: JobDriver = None,
     untested: Untested = False,
     store: StoreName = None,
     kernel: KernelOption = registry.DEFAULT,
     device: DeviceName = None,
     profile: ProfileFile = None,
-    rename: Renames = None,
-    key: Keys = None,
-    tensor: Tensors = None,
     values: Values = None,
-    only_listed: OnlyListed = False,
     tuned: Tuned = False,
     strict: Strict = False,
     as_json: Json = False,
@@ -164,18 +159,17 @@ def verify(
     # The options are those of ``export``, written again: Typer reads a command's options off its own signature.
     from warpplan.service import feeds
 
-    options = _options(kernel, rename, key, tensor, values, only_listed)
-    settings = _settings(model, tp, dtype, job_triton)
+    arguments = _arguments(values)
+    settings = _settings(model, tp, dtype, job_triton, job_driver)
     tally = LineTally(shapes)
     rows = partial(_rows, tally, shapes, store, kernel, device, profile)
     chosen = feeds.target(target)
-    _require_options(target, shapes, consumer, settings, options, profile, tuned=tuned, untested=untested)
+    _require_options(target, shapes, consumer, settings, kernel, arguments, profile, tuned=tuned, untested=untested)
+    if not tuned:
+        _require_store_read(context, target)
     with user_output_on_stderr():
-        if tuned:
-            report = _tuned(target, consumer, shapes, store, device, out, write=False)
-        else:
-            request = _request(out, consumer, rows, options, settings, device, profile, untested)
-            report = chosen.verify(request)
+        request = _request(out, consumer, rows, arguments, settings, device, profile, untested)
+        report = _tuned(target, request, shapes, store, write=False) if tuned else chosen.verify(request)
     _show(report, as_json)
     tally.require_all_good()
     if strict and not report.all_current:
@@ -186,11 +180,10 @@ def verify(
 
 
 def _require_options(
-    target: str, shapes: str | None, consumer: str, settings: dict[str, str], options: Options, profile: Path | None,
-    *, tuned: bool, untested: bool,
+    target: str, shapes: str | None, consumer: str, settings: dict[str, str], kernel: str,
+    arguments: Mapping[str, Scalar], profile: Path | None, *, tuned: bool, untested: bool,
 ) -> None:  # fmt: skip
-    """Raise :class:`InvalidInput` for what is given and ``target`` does not read. ``--store`` is not compared: the
-    environment may give it."""
+    """Raise :class:`InvalidInput` for what is given and ``target`` does not read."""
     from warpplan.service.feeds.targets import require_options
 
     if tuned and (target != "triton" or shapes is not None):
@@ -201,13 +194,10 @@ def _require_options(
         "--tp": settings["tp"] if settings["tp"] != "1" else None,
         "--dtype": settings.get("dtype"),
         "--job-triton": settings.get("triton"),
+        "--job-driver": settings.get("driver"),
         "--consumer": consumer,
-        "--kernel": options.kernel if options.kernel != registry.DEFAULT else None,
-        "--rename": _words(options.renames),
-        "--key": _words(options.key_map),
-        "--tensor": _words(options.tensors),
-        "--set": _words(options.arguments),
-        "--only-listed": options.only_listed,
+        "--kernel": kernel if kernel != registry.DEFAULT else None,
+        "--set": " ".join(f"{name}={value}" for name, value in arguments.items()),
         "--profile": profile,
         "--untested": untested,
     }
@@ -221,41 +211,46 @@ def _require_options(
         )  # fmt: skip
 
 
-def _words(pairs: Mapping[str, object]) -> str:
-    return " ".join(f"{name}={value}" for name, value in pairs.items())
+def _require_store_read(context: typer.Context, target: str) -> None:
+    """Raise :class:`InvalidInput` for a store on the command line that ``target`` does not read; the environment may
+    give one for other commands."""
+    from warpplan.service.feeds.targets import require_options
+
+    source = context.get_parameter_source("store")
+    if source is not None and source.name == "COMMANDLINE":
+        require_options(target, {"--store": True})  # a URL may have a password, so that it is not told
 
 
-def _tuned(
-    target: str, consumer: str, shapes: str | None, store: str | None, device: str | None, out: Path, *, write: bool
-) -> Any:
+def _tuned(target: str, request: FeedRequest, shapes: str | None, store: str | None, *, write: bool) -> Any:
     """The report about kept answers of the consumer's own kernel."""
     from warpplan.service.store.tuned.kernel_answer_store import KernelAnswers
     from warpplan.service.store.tuned.tuning_store import Tunings
     from warpplan.service.tuning.tuned_entries import export_tuned, verify_tuned
 
-    if target != "triton" or not consumer or store is None or shapes is not None:
+    if target != "triton" or not request.consumer or store is None or shapes is not None:
         raise InvalidInput(
             "--tuned writes what a store has kept of one kernel into Triton's cache: give --target triton, --consumer "
             "FILE.py:function and --store, and no shapes",
             field="tuned",
         )
     require_store(store)
-    workflow = open_workflow(store, None, device=device)
-    assert workflow.store is not None
-    database = workflow.store.database
+    opened = open_workflow(store, None).store
+    assert opened is not None
     run = export_tuned if write else verify_tuned
-    return run(consumer, KernelAnswers(database), Tunings(database), workflow.profiles.default_device, out)
+    return run(request, KernelAnswers(opened.database), Tunings(opened.database))
 
 
-def _settings(model: str | None, tp: int, dtype: str | None, job_triton: str | None) -> dict[str, str]:
+def _settings(
+    model: str | None, tp: int, dtype: str | None, job_triton: str | None, job_driver: str | None
+) -> dict[str, str]:
     """What was given of the words that only some targets know."""
-    given = {"model": model, "tp": str(tp), "dtype": dtype, "triton": job_triton}
+    given = {"model": model, "tp": str(tp), "dtype": dtype, "triton": job_triton, "driver": job_driver}
     return {name: value for name, value in given.items() if value is not None}
 
 
 def _request(
-    out: Path, consumer: str, rows: Callable[[], Sequence[ExportRow]], options: Options, settings: dict[str, str],
-    device: str | None, profile: Path | None, untested: bool,
+    out: Path, consumer: str, rows: Callable[[], Sequence[ExportRow]], arguments: Mapping[str, Scalar],
+    settings: dict[str, str], device: str | None, profile: Path | None, untested: bool,
 ) -> FeedRequest:  # fmt: skip
     from warpplan.service.feeds import FeedRequest
     from warpplan.service.workflow.profiles import planner_version
@@ -263,7 +258,7 @@ def _request(
     profiles = open_workflow(None, profile, device=device).profiles
     name = profiles.default_device
     return FeedRequest(
-        out, name, profiles.of(name).profile, consumer, rows, settings, untested, options, planner_version()
+        out, name, profiles.of(name).profile, consumer, rows, settings, untested, arguments, planner_version()
     )
 
 
@@ -298,20 +293,8 @@ def _rows(
     return rows
 
 
-def _options(
-    kernel: str,
-    rename: Sequence[str] | None,
-    key: Sequence[str] | None,
-    tensor: Sequence[str] | None,
-    values: Sequence[str] | None,
-    only_listed: bool,
-) -> Options:
-    from warpplan.service.feeds import Options
-
-    arguments = {name: _scalar(text) for name, text in _pairs("--set", values).items()}
-    return Options(
-        kernel, _pairs("--rename", rename), _pairs("--key", key), _pairs("--tensor", tensor), arguments, only_listed
-    )
+def _arguments(values: Sequence[str] | None) -> dict[str, Scalar]:
+    return {name: _scalar(text) for name, text in _pairs("--set", values).items()}
 
 
 def _pairs(option: str, words: Sequence[str] | None) -> dict[str, str]:

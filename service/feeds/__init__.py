@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from warpplan.service.feeds.feed_report import ExportReport, ExportRow, VerifyReport
     from warpplan.service.feeds.targets import TARGETS, FeedRequest, FeedTarget, target
-    from warpplan.service.feeds.triton_autotune import Options, export_triton, verify_triton
 
 __all__ = [
     "TARGETS",
@@ -21,17 +20,13 @@ __all__ = [
     "ExportRow",
     "FeedRequest",
     "FeedTarget",
-    "Options",
     "VerifyReport",
-    "export_triton",
     "target",
-    "verify_triton",
 ]
 
 _MODULES = {
     "feed_report": ("ExportReport", "ExportRow", "VerifyReport"),
     "targets": ("TARGETS", "FeedRequest", "FeedTarget", "target"),
-    "triton_autotune": ("Options", "export_triton", "verify_triton"),
 }
 
 
@@ -45,7 +40,7 @@ def __getattr__(name: str) -> object:
 EXPORTS = {
     "consumer_kernel": ("ConsumerKernel", "find", "Launch", "positional_first", "Tensor"),
     "feed_report": ("ExportedEntry", "ExportReport", "SkippedRow", "VerifiedEntry", "VerifyReport"),
-    "machine_here": ("Machine", "machine_here"),
+    "machine_here": ("driver_for", "job_machine", "Machine", "machine_here"),
     "paper_cuda": ("paper_cuda",),
     "paper_launch": ("Found", "read_entry", "target_of", "tuning_of", "write_entry"),
     "provenance": ("*",),
@@ -59,6 +54,7 @@ EXPORTS = {
         "TARGET",
         "why_missing",
         "why_stale",
+        "why_unknown",
         "write_manifest",
     ),
     "triton_remote": ("TUNED_SUFFIX",),

@@ -37,6 +37,19 @@ def machine_here(proc: Path = PROC) -> Machine:
     return Machine(tuple(sorted(models)), version[1] if version else "")
 
 
+def job_machine(driver: str = "") -> Machine:
+    """The machine that a job runs on: this one, under ``driver`` where the job's is told."""
+    here = machine_here()
+    return Machine(here.gpus, driver or here.driver)
+
+
+def driver_for(device: str, driver: str = "") -> str:
+    """The driver that what is made for ``device`` will run under: ``driver`` where the job's is told, else this
+    machine's where it has such a GPU; "" where nobody knows."""
+    here = machine_here()
+    return driver or (here.driver if device in here.gpus else "")
+
+
 def _folders(path: Path) -> list[Path]:
     try:
         return sorted(path.iterdir())

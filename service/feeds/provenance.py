@@ -52,6 +52,17 @@ class EntryProvenance:
                 changed.append(f"{name} (was {version}, is {now})")
         return f"stale: made {self.date[:10]}, and changed since: {'; '.join(changed)}" if changed else ""
 
+    def driver_unknown(self, machine: Machine) -> str:
+        """Why nobody can compare the driver of ``machine``, in words; "" where it is compared, or not known either."""
+        return driver_unknown(self.driver, machine)
+
+
+def driver_unknown(driver: str, machine: Machine) -> str:
+    """What to say of an entry made for ``driver``, "" where that is not known, on ``machine``; "" for nothing."""
+    if driver or not machine.driver:
+        return ""
+    return f"the driver that it was made for is not known, and here is {machine.driver}: export again with --job-driver"
+
 
 def planned(
     target: str, *, device: str, driver: str, profile: str, planner: str, versions: Mapping[str, str]

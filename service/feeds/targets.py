@@ -16,14 +16,12 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol, cast
 
 from warpplan.planner.errors import InvalidInput, UnknownName
 from warpplan.planner.values.profile import Profile
+from warpplan.planner.values.tuning import Scalar
 from warpplan.service.feeds.feed_report import ExportReport, ExportRow, VerifyReport
-
-if TYPE_CHECKING:
-    from warpplan.service.feeds.triton_autotune import Options
 
 TARGETS: dict[str, str] = {
     "triton": "warpplan.service.feeds.triton_autotune",
@@ -33,13 +31,12 @@ TARGETS: dict[str, str] = {
     "fla": "warpplan.service.feeds.fla.config_feed",
 }
 """Name of a target → its module."""
-_OF_MODELS = ("--model", "--tp", "--dtype", "--job-triton", "--consumer", "--profile", "--untested")
+_OF_MODELS = (
+    "--model", "--tp", "--dtype", "--job-triton", "--job-driver", "--consumer", "--profile", "--untested",
+)  # fmt: skip
 OPTIONS: dict[str, tuple[str, ...]] = {
-    "triton": (
-        "SHAPES", "--consumer", "--store", "--kernel", "--rename", "--key", "--tensor", "--set", "--only-listed",
-        "--profile",
-    ),
-    "triton --tuned": ("--consumer", "--store"),
+    "triton": ("SHAPES", "--tuned", "--consumer", "--store", "--profile", "--job-driver", "--untested"),
+    "triton --tuned": ("--consumer", "--store", "--profile", "--job-driver", "--untested"),
     "vllm": _OF_MODELS,
     "sglang": _OF_MODELS,
     "inductor": ("SHAPES", "--consumer", "--store", "--kernel", "--set", "--profile", "--untested"),
@@ -60,8 +57,8 @@ class FeedRequest:
     ``out`` is the consumer's folder, ``consumer`` where it is (``FILE.py:function``, ``module:function``, or a folder
     with the installed package), "" where the target finds it itself. ``rows`` gives the shapes when called: a target
     that takes none never calls it. ``device`` and ``profile`` are what plans are made for. ``settings`` are words that
-    only some targets know: ``model``, ``tp``, ``dtype``, ``triton``. ``untested`` allows a consumer's version that was
-    not tested. ``options`` are those of a kernel of one's own.
+    only some targets know: ``model``, ``tp``, ``dtype``, ``triton``, ``driver``. ``untested`` allows a consumer's
+    version that was not tested. ``arguments`` are values by name (``--set``).
     """
 
     out: Path
@@ -71,7 +68,7 @@ class FeedRequest:
     rows: Callable[[], Sequence[ExportRow]] = _no_rows
     settings: Mapping[str, str] = field(default_factory=dict)
     untested: bool = False
-    options: Options | None = None
+    arguments: Mapping[str, Scalar] = field(default_factory=dict)
     planner: str = ""
 
 

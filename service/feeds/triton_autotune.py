@@ -1,9 +1,10 @@
-"""Entries for the disk cache of ``@triton.autotune(cache_results=True)``.
+"""Entries for the disk cache of ``@triton.autotune(cache_results=True)``: whose they are, and what they hold for.
 
 The consumer is not changed and does not know us: at its first launch of a shape Triton's autotuner looks for
 ``$TRITON_CACHE_DIR/<hash>/<function>.autotune.json``, takes the fastest configuration in it and benchmarks nothing.
-We do not imitate that file: the consumer's own autotuner writes it (:mod:`~.paper_launch`), with the
-plan's predicted time in place of a measurement. So an entry is right by construction for the Triton installed here.
+We do not imitate that file: the consumer's own autotuner writes it (:mod:`~.paper_launch`). So an entry is right by
+construction for the Triton installed here. What is written is what ``warpplan tune`` has kept of that very kernel
+(:mod:`~warpplan.service.tuning.tuned_entries`): sizes and dtypes alone do not say how it is launched.
 
 An entry is valid for all that Triton hashes: the very same build of ``libtriton`` (wheels for two Python versions
 differ), ptxas, the GPU *architecture* (sm_90: an H100 and an H200 fall on one entry), the kernel's source, its line
@@ -15,158 +16,52 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
-from warpplan.kernels import registry
-from warpplan.kernels.declaration import options_of
-from warpplan.kernels.registry import Kernel
-from warpplan.planner.errors import Infeasible, InvalidInput, StoreError
-from warpplan.planner.values import codec
+from warpplan.planner.errors import InvalidInput, StoreError
 from warpplan.planner.values.device import Device, device
-from warpplan.planner.values.tuning import Scalar, TuningConfig
 from warpplan.service.feeds import provenance
-from warpplan.service.feeds.consumer_kernel import ConsumerKernel, Launch, call, load, rename
-from warpplan.service.feeds.feed_report import (
-    ExportedEntry,
-    ExportReport,
-    ExportRow,
-    SkippedRow,
-    VerifiedEntry,
-    VerifyReport,
-    shape_text,
-)
-from warpplan.service.feeds.machine_here import machine_here
-from warpplan.service.feeds.paper_launch import read_entry, target_of, tuning_of, write_entry
+from warpplan.service.feeds.consumer_kernel import ConsumerKernel, load
+from warpplan.service.feeds.machine_here import driver_for, job_machine
+from warpplan.service.feeds.moe_facts.installed_consumer import find_consumer, require_tested
+from warpplan.service.feeds.paper_launch import target_of
 from warpplan.service.feeds.targets import FeedRequest
 
 TARGET = "triton"
 DESCRIPTION = "disk cache of @triton.autotune(cache_results=True)"
-EVERY_PLAN = 1_000_000
+TESTED = ("3.6.0", "3.7.1", "3.8.0", "3.9.0")
 
 Identity = tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True)
-class Options:
-    """How a consumer's names relate to a plan's; see :func:`~warpplan.service.feeds.consumer_kernel.call` and
-    :func:`~warpplan.service.feeds.consumer_kernel.rename`.
-
-    ``kernel`` is the warpplan kernel that the consumer computes; ``renames`` plan name → consumer's constexpr;
-    ``key_map`` parameter → dimension; ``tensors`` parameter → dtype or "none"; ``arguments`` parameter → value.
-    ``only_listed`` keeps to configurations in the consumer's own list (Triton accepts others).
-    """
-
-    kernel: str = registry.DEFAULT
-    renames: Mapping[str, str] = field(default_factory=dict)
-    key_map: Mapping[str, str] = field(default_factory=dict)
-    tensors: Mapping[str, str] = field(default_factory=dict)
-    arguments: Mapping[str, Scalar] = field(default_factory=dict)
-    only_listed: bool = False
+def export(request: FeedRequest) -> NoReturn:
+    """Raises :class:`InvalidInput`, which names the way out: a request has no launch that a kernel could be ranked
+    for."""
+    kernel = request.consumer or "FILE.py:KERNEL"
+    raise InvalidInput(
+        f"--target triton writes what {kernel} itself was tuned for, and shapes alone do not say how it is launched: "
+        f"keep its answers with `warpplan tune {kernel} --shapes ... --signature ... --grid ... --store FILE`, then "
+        f"give --tuned --consumer {kernel} --store FILE, and no shapes",
+        field="tuned",
+    )
 
 
-def export(request: FeedRequest) -> ExportReport:
-    """The request's rows for the kernel that it names; see :func:`export_triton`."""
-    return export_triton(_consumer(request), request.rows(), request.out, request.options, planner=request.planner)
+def verify(request: FeedRequest) -> NoReturn:
+    """As :func:`export`."""
+    export(request)
 
 
-def verify(request: FeedRequest) -> VerifyReport:
-    """The same rows looked up; see :func:`verify_triton`."""
-    return verify_triton(_consumer(request), request.rows(), request.out, request.options)
-
-
-def _consumer(request: FeedRequest) -> str:
-    if not request.consumer:
-        raise InvalidInput(
-            "--target triton needs --consumer: the job's autotuned kernel, FILE.py:function or module:function",
-            field="consumer",
-        )
-    return request.consumer
-
-
-def export_triton(
-    consumer: str, rows: Iterable[ExportRow], out: Path, options: Options | None = None, *, planner: str = ""
-) -> ExportReport:
-    """Write an entry for each row into ``out``, the consumer's ``$TRITON_CACHE_DIR``; existing entries are replaced,
-    and what a job has measured is kept beside. A row with an option of its shape is skipped: the consumer's key tells
-    it from no other.
-
-    ``consumer`` is ``FILE.py:function`` or ``package.module:function``; importing it runs its module. Needs triton, no
-    GPU and no torch (unless the consumer's module imports it). Each entry is written atomically: ``out`` may be in use.
-    Beside it lies its provenance, with ``planner``, the version that chose it.
-
-    Raises :class:`InvalidInput` (no triton; a consumer that cannot be loaded or mapped, or that Triton would not cache;
-    two rows that fall on one entry with unlike configurations: nothing is written then), :class:`Infeasible` (no plan
-    is in the consumer's list, under ``only_listed``) and :class:`StoreError` (``out`` cannot be written).
-    """
-    options = options or Options()
-    kernel = registry.kernel(options.kernel)
-    loaded = load_consumer(consumer, kernel.declaration.dimensions)
-    wanted, skipped = _plain(rows)
-    chosen = [(row, *_choose(loaded, kernel, row, options)) for row in wanted]
-    # Looked up first, so that rows in conflict leave the cache as it was.
-    seen: dict[str, tuple[ExportRow, TuningConfig]] = {}
-    for row, config, _ in chosen:
-        path = read_entry(loaded, _launch(loaded, kernel, row, options), device(row.device), out).path
-        other, theirs = seen.setdefault(path, (row, config))
-        if theirs != config:
-            raise InvalidInput(
-                f"{_label(other)} and {_label(row)} fall on one entry of {loaded.spec} with unlike configurations: "
-                "its key does not tell GPUs of one architecture or sizes outside key= apart, so export one of them",
-                field="rows",
-                value=[_label(other), _label(row)],
-            )
-    kept = [copy for path in seen for copy in keep_measured(Path(path))]
-    entries = []
-    for row, config, time_us in chosen:
-        written = write_entry(loaded, _launch(loaded, kernel, row, options), device(row.device), config, time_us, out)
-        entries.append(ExportedEntry(row.shape, row.dtype, row.device, written.key, written.path, config, time_us))
-        note_provenance(Path(written.path), row.device, codec.key(row.profile), planner)
-    identity = identity_of(loaded, [row.device for row, _, _ in chosen])
-    write_manifest(loaded, out, identity)
-    return ExportReport(TARGET, consumer, str(out), identity, tuple(entries), skipped, tuple(kept))
-
-
-def verify_triton(consumer: str, rows: Iterable[ExportRow], out: Path, options: Options | None = None) -> VerifyReport:
-    """Will the consumer find an entry in ``out`` for each row, and what will it run? Writes nothing.
-
-    The answer is the consumer's own autotuner's, reading the file at the path it computes here: run it with the Triton
-    and the environment of the job. Raises as :func:`export_triton` does.
-    """
-    options = options or Options()
-    kernel = registry.kernel(options.kernel)
-    loaded = load_consumer(consumer, kernel.declaration.dimensions)
-    wanted, skipped = _plain(rows)
-    identity = identity_of(loaded, [row.device for row in wanted])
-    entries = []
-    for row in wanted:
-        planned, _ = _choose(loaded, kernel, row, options)
-        found = read_entry(loaded, _launch(loaded, kernel, row, options), device(row.device), out)
-        if found.damage:
-            reason = f"the entry is damaged and the launch will fail ({found.damage}): remove {found.path}"
-        elif found.config is None:
-            reason = why_missing(loaded, out, identity)
-        else:
-            reason = why_stale(Path(found.path), row.device)
-        hit = found.config is not None and not reason
-        if hit:
-            older = "" if found.config == planned else "not today's plan: an older one, or measured by the job"
-            reason = "; ".join(filter(None, (older, provenance.why_unknown(Path(found.path)))))
-        config = found.config if hit else None
-        entries.append(VerifiedEntry(row.shape, row.dtype, row.device, hit, found.path, config, reason))
-    return VerifyReport(TARGET, consumer, str(out), identity, tuple(entries), skipped)
-
-
-def note_provenance(entry: Path, device_name: str, profile_key: str, planner: str) -> None:
-    """What Triton's own key does not hold, beside the entry: GPU, driver, profile, planner and date."""
+def note_provenance(entry: Path, device_name: str, profile_key: str, planner: str, driver: str = "") -> None:
+    """What Triton's own key does not hold, beside the entry: GPU, profile, planner, date, and the driver: ``driver``,
+    else this machine's."""
     import triton
 
-    here = machine_here()
     made = provenance.planned(
-        TARGET, device=device_name, driver=here.driver if device_name in here.gpus else "",
-        profile=profile_key, planner=planner, versions={"triton": triton.__version__},
+        TARGET, device=device_name, driver=driver_for(device_name, driver), profile=profile_key, planner=planner,
+        versions={"triton": triton.__version__},
     )  # fmt: skip
     provenance.write_beside(entry, replace(made, digest=provenance.digest_of(entry.read_bytes())))
 
@@ -184,9 +79,9 @@ def keep_measured(entry: Path) -> tuple[str, ...]:
         raise StoreError(f"cannot write beside {entry}: {reason}", field="out", value=str(entry.parent)) from error
 
 
-def why_stale(entry: Path, device_name: str) -> str:
-    """Why Triton would take an entry that no longer holds; empty where it holds, or where nobody knows:
-    :func:`~warpplan.service.feeds.provenance.why_unknown`."""
+def why_stale(entry: Path, device_name: str, driver: str = "") -> str:
+    """Why Triton would take an entry that no longer holds where ``driver`` runs, this machine's where it is empty;
+    empty where it holds, or where nobody knows: :func:`why_unknown`."""
     found = provenance.read_beside(entry)
     if found is None:
         return ""
@@ -194,72 +89,29 @@ def why_stale(entry: Path, device_name: str) -> str:
         return (
             f"Triton would take the entry for {found.device}, whose architecture is the same: export for {device_name}"
         )
-    return found.stale(machine_here(), {})
+    return found.stale(job_machine(driver), {})
 
 
-def _plain(rows: Iterable[ExportRow]) -> tuple[list[ExportRow], tuple[SkippedRow, ...]]:
-    """Rows whose shapes have no options, and the others with the reason why an entry cannot stand for them. Raises
-    :class:`InvalidInput` where nothing is left."""
-    given = list(map(ExportRow._make, rows))
-    plain = [row for row in given if not options_of(row.shape)]
-    skipped = []
-    for row in given:
-        if named := options_of(row.shape):
-            chosen = ", ".join(f"{name}={value}" for name, value in named.items())
-            reason = f"{chosen} is no part of the consumer's key, and its kernel computes the default"
-            skipped.append(SkippedRow(row.shape, row.dtype, row.device, reason))
-    if not plain:
-        every = f": every shape has an option, such as {shape_text(skipped[0].shape)}" if skipped else ""
-        raise InvalidInput(
-            f"there is nothing to export{every}: give shapes without options, or a store that holds some", field="rows"
-        )
-    return plain, tuple(skipped)
+def why_unknown(entry: Path, driver: str = "") -> str:
+    """Why nobody knows what the file ``entry`` was made from, or for which driver; "" where its provenance says it."""
+    found = provenance.read_beside(entry)
+    if found is None:
+        return provenance.why_unknown(entry)
+    return found.driver_unknown(job_machine(driver))
 
 
-def load_consumer(consumer: str, dimensions: Sequence[str]) -> ConsumerKernel:
-    """The kernel at ``consumer``, whose key should name ``dimensions``. Raises :class:`InvalidInput`."""
-    if find_spec("triton") is None:
+def load_consumer(consumer: str, *, untested: bool = False) -> ConsumerKernel:
+    """The kernel at ``consumer``. Raises :class:`InvalidInput`, also for a Triton that was not tested, unless
+    ``untested`` allows it."""
+    installed = find_consumer("triton")
+    if installed is None:
         raise InvalidInput(
             "exporting to Triton's cache needs the job's own triton here: pip install 'warpplan[gpu]'",
             field="target",
             value=TARGET,
         )
-    return load(consumer, dimensions)
-
-
-def _choose(consumer: ConsumerKernel, kernel: Kernel, row: ExportRow, options: Options) -> tuple[TuningConfig, float]:
-    """The best-ranked plan that can be said in the consumer's names, in those names, and its predicted time in µs."""
-    # Consumers are ordinary ``tl`` kernels: only a portable plan can be said in their names.
-    ranked = kernel.rank(
-        row.shape,
-        row.dtype,
-        device(row.device),
-        row.profile,
-        limit=EVERY_PLAN if options.only_listed else 1,
-        portable=True,
-    )
-    listed = [tuning_of(c) for c in consumer.tuner.configs]
-    for plan in ranked:
-        config = rename(consumer, plan.config, options.renames, kernel.declaration.consumers)
-        if not options.only_listed or config in listed:
-            return config, plan.prediction.time_us
-    raise Infeasible(
-        f"none of the {len(ranked)} plans for {_label(row)} is in the list of {consumer.spec}: "
-        "export without --only-listed, or add one to the list",
-        field="consumer",
-        value=consumer.spec,
-    )
-
-
-def _launch(consumer: ConsumerKernel, kernel: Kernel, row: ExportRow, options: Options) -> Launch:
-    return call(
-        consumer, kernel.declaration, row.shape, row.dtype,
-        key_map=options.key_map, tensors=options.tensors, arguments=options.arguments,
-    )  # fmt: skip
-
-
-def _label(row: ExportRow) -> str:
-    return f"{shape_text(row.shape)} {row.dtype} on {row.device}"
+    require_tested(installed, TESTED, untested=untested)
+    return load(consumer)
 
 
 def identity_of(consumer: ConsumerKernel, devices: Iterable[str]) -> Identity:

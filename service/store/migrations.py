@@ -186,6 +186,12 @@ MIGRATIONS = (
             "CREATE INDEX kernel_answers_kernel ON kernel_answers (kernel)",
         ),
     ),
+    Migration(
+        9,
+        "the Triton that an answer was captured with",
+        # As JSON, like the other words of a row; of what is there nobody knows it.
+        ("""ALTER TABLE kernel_answers ADD COLUMN triton TEXT NOT NULL DEFAULT '""'""",),
+    ),
 )
 
 _ADVISORY_LOCK = 0x77617270

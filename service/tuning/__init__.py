@@ -4,7 +4,7 @@
 
 EXPORTS = {
     "derived_values": ("heuristics_of",),
-    "kernel_choice": ("choices", "choose", "KernelChoice"),
+    "kernel_choice": ("choices", "choose", "KernelChoice", "RankingOrigin"),
     "launch_jobs": ("*",),
     "launch_ranking": ("*",),
     "size_words": ("*",),

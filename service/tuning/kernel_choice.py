@@ -13,12 +13,43 @@ from warpplan.service.store.tuned.tuning_store import TunedTime
 
 
 @dataclass(frozen=True)
+class RankingOrigin:
+    """What a ranking comes from: the key of the profile, the planner's version, and the Triton that compiled the
+    kernel; "" for one that is not compared."""
+
+    profile: str
+    planner: str
+    triton: str = ""
+
+    def why_stale(self, answer: KernelAnswer) -> str:
+        """Why ``answer`` is not what would be ranked now, in words; "" where it is."""
+        changed = []
+        if answer.profile != self.profile:
+            changed.append("from another profile")
+        if answer.planner != self.planner:
+            changed.append(f"by {answer.planner}, not today's planner {self.planner}")
+        if self.triton and answer.triton != self.triton:
+            changed.append(f"as {_release(answer.triton)} compiles it, and {_release(self.triton)} is installed")
+        return f"stale: ranked {' and '.join(changed)}: tune it again" if changed else ""
+
+
+@dataclass(frozen=True)
 class KernelChoice:
     """``config`` is the one to launch with; ``measured`` its time where it was measured."""
 
     answer: KernelAnswer
     config: TuningConfig
     measured: TunedTime | None
+
+    def why_stale(self, today: RankingOrigin) -> str:
+        """Why it would not be chosen ``today``, in words; "" where it would. A time that was measured needs no profile
+        and no planner, but holds for the Triton that compiled what was launched."""
+        if self.measured is None:
+            return today.why_stale(self.answer)
+        then = dict(self.measured.environment).get("triton", "")
+        if not then or not today.triton or then == today.triton:
+            return ""
+        return f"stale: measured with {_release(then)}, and {_release(today.triton)} is installed: measure it again"
 
     def as_dict(self) -> dict[str, Any]:
         """What HTTP and the command line answer."""
@@ -30,7 +61,7 @@ class KernelChoice:
             "measured_us": None if m is None else m.time_us,
             "provenance": {
                 "source": "predicted" if m is None else "measured", "profile": a.profile, "planner": a.planner,
-                "date": a.date if m is None else m.newest,
+                "triton": a.triton, "date": a.date if m is None else m.newest,
                 "environment": {} if m is None else dict(m.environment),
             },
         }  # fmt: skip
@@ -70,3 +101,7 @@ def choices(
     ]  # fmt: skip
     made = (choose(answer, times) for answer in wanted)
     return tuple(choice for choice in made if choice is not None)
+
+
+def _release(triton: str) -> str:
+    return f"Triton {triton}" if triton else "a Triton that is not known"

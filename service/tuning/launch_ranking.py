@@ -328,11 +328,13 @@ class Tuner:
 
     def answer(self, tuned: TunedShape, profile: str, planner: str) -> KernelAnswer:
         """``tuned`` as it is kept. What lies behind pointers is no part of the question: the last ranking counts."""
+        import triton
+
         signature = ", ".join(f"{name}={_POINTER.sub(_BARE, word)}" for name, word in sorted(self._given.items()))
         ranked = tuple((sorted_kwargs(t.config), t.time.time_us) for t in tuned.ranked if math.isfinite(t.time.time_us))
         return KernelAnswer(
             self.kernel.__name__, self.kernel.cache_key, tuple(sorted(tuned.shape.items())), signature,
-            self.device.name, profile, planner, ranked,
+            self.device.name, profile, planner, ranked, triton=triton.__version__,
         )  # fmt: skip
 
     def _capture(self, text: str, config: TuningConfig) -> tuple[KernelFacts, Any] | str:

@@ -6,14 +6,19 @@ arguments of a launch are those of the signature that the kernel was tuned with.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from warpplan.planner.errors import InvalidInput
+from warpplan.planner.values import codec
 from warpplan.planner.values.device import device
 from warpplan.service.feeds.consumer_kernel import ConsumerKernel, Launch, positional_first
-from warpplan.service.feeds.feed_report import ExportedEntry, ExportReport, VerifiedEntry, VerifyReport
+from warpplan.service.feeds.feed_report import ExportedEntry, ExportReport, SkippedRow, VerifiedEntry, VerifyReport
+from warpplan.service.feeds.machine_here import driver_for
 from warpplan.service.feeds.paper_launch import Found, read_entry, write_entry
-from warpplan.service.feeds.provenance import why_unknown
+from warpplan.service.feeds.provenance import read_beside
+from warpplan.service.feeds.targets import FeedRequest
 from warpplan.service.feeds.triton_autotune import (
     TARGET,
     identity_of,
@@ -22,88 +27,162 @@ from warpplan.service.feeds.triton_autotune import (
     note_provenance,
     why_missing,
     why_stale,
+    why_unknown,
     write_manifest,
 )
 from warpplan.service.store.tuned.kernel_answer_store import KernelAnswer, KernelAnswers
 from warpplan.service.store.tuned.tuning_store import Tunings
 from warpplan.service.tuning.derived_values import argument_of
-from warpplan.service.tuning.kernel_choice import KernelChoice, choices
+from warpplan.service.tuning.kernel_choice import KernelChoice, RankingOrigin, choices
 from warpplan.service.tuning.launch_ranking import sorted_kwargs
 
 
-def export_tuned(spec: str, answers: KernelAnswers, tunings: Tunings, device_name: str, out: Path) -> ExportReport:
-    """An entry in ``out``, the job's ``$TRITON_CACHE_DIR``, for each kept answer of the kernel at ``spec`` as it is
-    now. Raises :class:`InvalidInput` where there is none, or two fall on one entry with unlike configurations."""
-    consumer, found = _choices(spec, answers, tunings, device_name)
-    gpu = device(device_name)
+def export_tuned(request: FeedRequest, answers: KernelAnswers, tunings: Tunings) -> ExportReport:
+    """An entry in the request's folder, the job's ``$TRITON_CACHE_DIR``, for each kept answer of its consumer as that
+    is now. An answer of another profile, planner or Triton is left out.
+
+    Raises :class:`InvalidInput` where there is none, two fall on one entry with unlike configurations, or the Triton
+    that is installed was not tested.
+    """
+    found = _found(request, answers, tunings)
+    consumer, gpu, out = found.consumer, device(request.device), request.out
+    if not found.current:
+        _, why = found.stale[0]
+        raise InvalidInput(
+            f"the store has no answer for {request.consumer} on {request.device} that holds: {why}",
+            field="consumer", value=request.consumer,
+        )  # fmt: skip
     seen: dict[str, KernelChoice] = {}
     # Looked up first, so that answers in conflict leave the cache as it was.
-    for choice in found:
+    for choice in found.current:
         path = read_entry(consumer, _launch(consumer, choice.answer), gpu, out).path
         other = seen.setdefault(path, choice)
         if other.config != choice.config:
             raise InvalidInput(
-                f"{_label(other.answer)} and {_label(choice.answer)} fall on one entry of {spec} with unlike "
-                "configurations: its key does not tell them apart",
-                field="consumer", value=spec,
+                f"{_label(other.answer)} and {_label(choice.answer)} fall on one entry of {request.consumer} with "
+                "unlike configurations: its key does not tell them apart",
+                field="consumer", value=request.consumer,
             )  # fmt: skip
     kept = [copy for path in seen for copy in keep_measured(Path(path))]
     entries = []
-    for choice in found:
+    for choice in found.current:
         answer, time_us = choice.answer, _time_us(choice)
         written = write_entry(consumer, _launch(consumer, answer), gpu, choice.config, time_us, out)
         row = _row(answer)
         entries.append(ExportedEntry(*row, written.key, written.path, choice.config, time_us))
-        note_provenance(Path(written.path), answer.device, answer.profile, answer.planner)
-    identity = identity_of(consumer, [device_name])
+        note_provenance(
+            Path(written.path), answer.device, answer.profile, answer.planner, _driver(request, choice)
+        )  # fmt: skip
+    identity = identity_of(consumer, [request.device])
     write_manifest(consumer, out, identity)
-    return ExportReport(TARGET, spec, str(out), identity, tuple(entries), kept=tuple(kept))
+    skipped = tuple(SkippedRow(*_row(choice.answer), why) for choice, why in found.stale)
+    return ExportReport(
+        TARGET, request.consumer, str(out), (*identity, _driver_words(request, found.current)), tuple(entries), skipped,
+        tuple(kept),
+    )  # fmt: skip
 
 
-def verify_tuned(spec: str, answers: KernelAnswers, tunings: Tunings, device_name: str, out: Path) -> VerifyReport:
-    """Will the kernel at ``spec`` find an entry in ``out`` for each kept answer, and is it the one to launch with now?
-    Writes nothing. Raises as :func:`export_tuned` does."""
-    consumer, found = _choices(spec, answers, tunings, device_name)
-    identity = identity_of(consumer, [device_name])
+def verify_tuned(request: FeedRequest, answers: KernelAnswers, tunings: Tunings) -> VerifyReport:
+    """Will the request's consumer find an entry in the folder for each kept answer, and is it the one to launch with
+    now? An answer of another profile, planner or Triton is a miss. Writes nothing. Raises as :func:`export_tuned` does
+    for what it does not know."""
+    found = _found(request, answers, tunings)
+    consumer, out = found.consumer, request.out
+    identity = identity_of(consumer, [request.device])
     entries = []
-    for choice in found:
-        entry = read_entry(consumer, _launch(consumer, choice.answer), device(device_name), out)
-        reason = _why_not(consumer, entry, device_name, out, identity)
+    for choice, stale in (*((choice, "") for choice in found.current), *found.stale):
+        entry = read_entry(consumer, _launch(consumer, choice.answer), device(request.device), out)
+        reason = stale or _why_not(consumer, entry, request, choice, identity)
         hit = entry.config is not None and not reason
         if hit and entry.config is not None:
             ours = sorted_kwargs(entry.config) == choice.config
             older = "" if ours else "not what would be exported now: an older answer, or measured by the job"
-            reason = "; ".join(filter(None, (older, why_unknown(Path(entry.path)))))
+            older = older or _why_older(Path(entry.path), choice)
+            reason = "; ".join(filter(None, (older, why_unknown(Path(entry.path), _told_driver(request)))))
         config = entry.config if hit else None
         entries.append(VerifiedEntry(*_row(choice.answer), hit, entry.path, config, reason))
-    return VerifyReport(TARGET, spec, str(out), identity, tuple(entries))
+    told = (*identity, _driver_words(request, found.current))
+    return VerifyReport(TARGET, request.consumer, str(out), told, tuple(entries))
 
 
 def _why_not(
-    consumer: ConsumerKernel, entry: Found, device_name: str, out: Path, identity: tuple[tuple[str, str], ...]
-) -> str:
+    consumer: ConsumerKernel, entry: Found, request: FeedRequest, choice: KernelChoice,
+    identity: tuple[tuple[str, str], ...],
+) -> str:  # fmt: skip
+    """Why the job would not launch with what is exported."""
     if entry.damage:
         return f"the entry is damaged and the launch will fail ({entry.damage}): remove {entry.path}"
     if entry.config is None:
-        return why_missing(consumer, out, identity)
-    return why_stale(Path(entry.path), device_name)
+        return why_missing(consumer, request.out, identity)
+    return why_stale(Path(entry.path), request.device, _told_driver(request))
 
 
-def _choices(
-    spec: str, answers: KernelAnswers, tunings: Tunings, device_name: str
-) -> tuple[ConsumerKernel, tuple[KernelChoice, ...]]:
-    consumer = load_consumer(spec, ())
+def _why_older(entry: Path, choice: KernelChoice) -> str:
+    """Why the file ``entry``, which has the configuration of ``choice``, would not be written so today; a time that was
+    measured comes from no profile."""
+    made = read_beside(entry)
+    if made is None or choice.measured is not None:
+        return ""
+    if made.profile != choice.answer.profile:
+        return "planned from another profile: export again"
+    return "" if made.planner == choice.answer.planner else f"planned by {made.planner}, not today's planner"
+
+
+@dataclass(frozen=True)
+class _FoundChoices:
+    """What a store has of ``consumer``: the choices that hold, and the others with the reason in words."""
+
+    consumer: ConsumerKernel
+    current: tuple[KernelChoice, ...]
+    stale: tuple[tuple[KernelChoice, str], ...]
+
+
+def _found(request: FeedRequest, answers: KernelAnswers, tunings: Tunings) -> _FoundChoices:
+    spec = request.consumer
+    consumer = load_consumer(spec, untested=request.untested)
+    import triton
+
+    today = RankingOrigin(codec.key(request.profile), request.planner, triton.__version__)
     name, source = consumer.name, str(consumer.function.cache_key)
-    kept = answers.of(name)
-    found = choices(kept, tunings.of(name), source=source, device=device_name)
+    kept = answers.of(name, lambda answer: not today.why_stale(answer))
+    found = choices(kept, tunings.of(name), source=source, device=request.device)
     if not found:
-        others = len({answer.source for answer in kept})
-        why = f"its source is another than that of the {others} kept" if others else "none is kept under its name"
         raise InvalidInput(
-            f"the store has no answer for {spec} on {device_name}: {why}; tune it with `warpplan tune --store`",
+            f"the store has no answer for {spec} on {request.device}: {_why_none(kept, source)}; tune it with "
+            "`warpplan tune --store`",
             field="consumer", value=spec,
         )  # fmt: skip
-    return consumer, found
+    judged = [(choice, choice.why_stale(today)) for choice in found]
+    current = tuple(choice for choice, why in judged if not why)
+    return _FoundChoices(consumer, current, tuple((choice, why) for choice, why in judged if why))
+
+
+def _why_none(kept: Sequence[KernelAnswer], source: str) -> str:
+    if not kept:
+        return "none is kept under its name"
+    if any(answer.source == source for answer in kept):
+        return "what is kept of it is for another GPU, or none of its configurations ran"
+    count = len(kept)
+    others = "answer that is" if count == 1 else "answers that are"
+    return f"its source is another than that of the {count} {others} kept under its name"
+
+
+def _told_driver(request: FeedRequest) -> str:
+    """The job's driver, where the user gives it."""
+    return request.settings.get("driver", "")
+
+
+def _driver(request: FeedRequest, choice: KernelChoice) -> str:
+    """The driver that ``choice`` is for: the job's, else the one under which it was measured."""
+    measured = choice.measured
+    return _told_driver(request) or (dict(measured.environment).get("driver", "") if measured else "")
+
+
+def _driver_words(request: FeedRequest, current: Sequence[KernelChoice]) -> tuple[str, str]:
+    """The drivers that the entries are for, as a pair of a report's identity."""
+    known = {driver_for(request.device, _driver(request, choice)) for choice in current}
+    words = sorted(driver or "unknown (--job-driver gives the job's)" for driver in known)
+    return "driver", ", ".join(words) or "unknown"
 
 
 def _launch(consumer: ConsumerKernel, answer: KernelAnswer) -> Launch:

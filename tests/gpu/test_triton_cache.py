@@ -1,4 +1,4 @@
-"""On a GPU: after an export the unmodified consumer runs our plan at once, and runs it right."""
+"""On a GPU: after an export the unmodified consumer runs what was tuned for it at once, and runs it right."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ if not torch.cuda.is_available():
     pytest.skip("needs a CUDA GPU", allow_module_level=True)
 
 from warpplan.planner.values.device import DEVICES  # noqa: E402
-from warpplan.profiler.embedded import embedded  # noqa: E402
-from warpplan.service.feeds import ExportRow, export_triton, verify_triton  # noqa: E402
+from warpplan.service.cli.app import main  # noqa: E402
+from warpplan.service.feeds.consumer_kernel import load  # noqa: E402
+from warpplan.service.feeds.paper_launch import tuning_of  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -29,12 +30,12 @@ class BenchmarkedError(AssertionError):
 
 
 @pytest.fixture
-def row() -> ExportRow:
+def gpu() -> str:
     name = torch.cuda.get_device_name()
     if name not in DEVICES or torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip(f"no plans for {name}")
+        pytest.skip(f"no predictions for {name}")
     # An H100 runs the same entry; the recorded profile is an H200's.
-    return ExportRow(SHAPES[0], "bfloat16", "NVIDIA H200", embedded("NVIDIA H200"))
+    return "NVIDIA H200"
 
 
 @pytest.fixture
@@ -74,19 +75,24 @@ def test_without_an_export_it_benchmarks(job: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda s: "x".join(map(str, s)))
-def test_after_an_export_it_runs_our_plan_right(
-    job: ModuleType, row: ExportRow, tmp_path: Path, shape: tuple[int, int, int]
+def test_after_an_export_it_runs_what_was_tuned_right(
+    job: ModuleType, gpu: str, tmp_path: Path, shape: tuple[int, int, int]
 ) -> None:
-    wanted = row._replace(shape=shape)
-    spec = f"{CONSUMER}:matmul"
-    report = export_triton(spec, [wanted], tmp_path / "cache")
-    assert verify_triton(spec, [wanted], tmp_path / "cache").all_hit
-    c, expected = launch(job, shape)
-    best = job.matmul.best_config
-    assert dict(best.kwargs) == dict(report.entries[0].config.kwargs)
-    assert (best.num_warps, best.num_stages) == (
-        report.entries[0].config.num_warps,
-        report.entries[0].config.num_stages,
+    spec, store, sizes = f"{CONSUMER}:matmul", str(tmp_path / "tuned.sqlite"), "M={} N={} K={}".format(*shape)
+    signature = (
+        "a_ptr=*bf16, b_ptr=*bf16, c_ptr=*bf16, stride_am=K, stride_ak=1, stride_bk=N, stride_bn=1, stride_cm=N, "
+        "stride_cn=1"
     )
+    grid = "cdiv(M, BLOCK_SIZE_M) * cdiv(N, BLOCK_SIZE_N)"
+    tune = ("tune", spec, "--shapes", sizes, "--signature", signature, "--grid", grid, "--store", store)
+    assert main([*tune, "--device", gpu]) == 0
+    kept = ("--tuned", "--consumer", spec, "--store", store, "--out", str(tmp_path / "cache"), "--device", gpu)
+    assert main(["export", *kept]) == 0
+    c, expected = launch(job, shape)
+    listed = [tuning_of(config) for config in load(spec).tuner.configs]
+    best = tuning_of(job.matmul.best_config)
+    assert (dict(best.kwargs), best.num_warps, best.num_stages) in [
+        (dict(config.kwargs), config.num_warps, config.num_stages) for config in listed
+    ]
     error = (c.float() - expected).norm() / expected.norm()
     assert error < 5e-3, f"relative error {error:.1e}"

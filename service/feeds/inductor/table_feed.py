@@ -178,7 +178,7 @@ def _of_rows(request: FeedRequest) -> tuple[list[MmProblem], list[SkippedRow]]:
 
 
 def _with_aten(request: FeedRequest) -> bool:
-    given = dict(request.options.arguments) if request.options else {}
+    given = dict(request.arguments)
     aten = given.pop("aten", True)
     if given or not isinstance(aten, bool):
         raise InvalidInput(f"--set {next(iter(given), 'aten')}: expected aten=true or aten=false", field="set")

@@ -20,7 +20,7 @@ from warpplan.planner.values.device import Device, device
 from warpplan.planner.values.profile import Profile
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service.feeds.feed_report import ExportedEntry, ExportReport, VerifiedEntry, VerifyReport
-from warpplan.service.feeds.machine_here import machine_here
+from warpplan.service.feeds.machine_here import driver_for, job_machine
 from warpplan.service.feeds.moe.exported_layers import layer_difference, layers_of, title_of
 from warpplan.service.feeds.moe.model_shapes import MoeLayer, MoeModel, is_whole, layer_of, model_named
 from warpplan.service.feeds.moe.moe_choice import MoeChooser
@@ -37,7 +37,7 @@ from warpplan.service.feeds.moe_facts.installed_consumer import InstalledConsume
 from warpplan.service.feeds.moe_facts.moe_kernels import MoeKernel
 from warpplan.service.feeds.moe_facts.moe_schemes import MoeScheme, scheme_named
 from warpplan.service.feeds.moe_facts.tile_facts import KernelSource, kernel_source
-from warpplan.service.feeds.provenance import digest_of
+from warpplan.service.feeds.provenance import digest_of, driver_unknown
 from warpplan.service.feeds.targets import FeedRequest
 
 Table = dict[int, dict[str, object]]
@@ -50,6 +50,8 @@ raises."""
 VERSION, KERNEL, TRITON, PROFILE = "consumer version", "kernel", "triton", "profile"
 STALE_IF_CHANGED = (VERSION, KERNEL, TRITON, PROFILE, "device")
 """What of a table's provenance makes it stale where it is another today."""
+DRIVER = "driver"
+"""The driver that a table is for, in its provenance: "" where nobody knew it."""
 LAYER = "layer"
 """The title of the layer that a table is for, in its provenance."""
 EXAMPLE_TRITON = "3.8.0"
@@ -153,7 +155,8 @@ def export_tables(consumer: MoeConsumer, request: FeedRequest) -> ExportReport:
     """
     job = _understood(consumer, request)
     today = datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds")
-    more = {"planner": request.planner, "date": today, "facts": job.source.origin, LAYER: job.title}
+    driver = driver_for(job.device.name, request.settings.get(DRIVER, ""))
+    more = {"planner": request.planner, "date": today, "facts": job.source.origin, LAYER: job.title, DRIVER: driver}
     _require_own_places(job)
     known = recorded(request.out, consumer.name)
     written: dict[str, WrittenTable] = {}
@@ -213,8 +216,9 @@ def verify_tables(consumer: MoeConsumer, request: FeedRequest) -> VerifyReport:
         for tokens, today in planned.table.items():
             entry = None if read is None else _nearest(read, tokens)
             told = reason
-            if entry is not None and not reason and dict(entry) != today:
-                told = "not today's plan: an older one"
+            if entry is not None and not reason:
+                older = "" if dict(entry) == today else "not today's plan: an older one"
+                told = older or _driver_unknown(job, known[place])
             entries.append(
                 VerifiedEntry(
                     _shape(planned.layer, tokens),
@@ -282,14 +286,23 @@ def _read(
     other = job.difference_from(known.provenance.get(LAYER, ""), planned)
     if other:
         return read, f"exported for another layer ({other}), and read all the same: export into another folder"
-    if (here := machine_here().gpus) and job.device.name not in here:
-        return read, f"for {job.device.name}, and the GPU here is {', '.join(here)}: give that one with --device"
+    here = job_machine(job.request.settings.get(DRIVER, ""))
+    if here.gpus and job.device.name not in here.gpus:
+        return read, f"for {job.device.name}, and the GPU here is {', '.join(here.gpus)}: give that one with --device"
     now = dict(job.identity)
     changed = [
         f"{name} {known.provenance.get(name, 'unknown')}, here {now[name]}"
         for name in STALE_IF_CHANGED if known.provenance.get(name) != now[name]
     ]  # fmt: skip
+    driver = known.provenance.get(DRIVER, "")
+    if driver and here.driver and driver != here.driver:
+        changed.append(f"{DRIVER} {driver}, here {here.driver}")
     return read, f"stale, and read all the same: exported for {'; '.join(changed)}: export again" if changed else ""
+
+
+def _driver_unknown(job: _Job, known: WrittenTable) -> str:
+    """Why the driver of a table cannot be compared, in words; "" where it is, or nobody knows one."""
+    return driver_unknown(known.provenance.get(DRIVER, ""), job_machine(job.request.settings.get(DRIVER, "")))
 
 
 def _nearest(table: Mapping[int, Mapping[str, object]], tokens: int) -> Mapping[str, object] | None:

@@ -8,17 +8,18 @@ from typing import Annotated, Any, cast
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel
 
-from warpplan.planner.errors import InvalidInput, StoreError
+from warpplan.planner.errors import InvalidInput, StoreError, UnknownName
 from warpplan.service.http import config_schemas
 from warpplan.service.http.config_routes import single_parameters
 from warpplan.service.http.json_bodies import JsonRoute
 from warpplan.service.metrics import Metrics
 from warpplan.service.store.answer_store import Store
-from warpplan.service.store.tuned.kernel_answer_store import KernelAnswers
+from warpplan.service.store.tuned.kernel_answer_store import KernelAnswer, KernelAnswers
 from warpplan.service.store.tuned.tuning_store import Tunings
-from warpplan.service.tuning.kernel_choice import KernelChoice, choices
+from warpplan.service.tuning.kernel_choice import KernelChoice, RankingOrigin, choices
 from warpplan.service.workflow.configure import Workflow
 from warpplan.service.workflow.planning_pool import PlanningPool
+from warpplan.service.workflow.profiles import Profiles, planner_version
 
 router = APIRouter(
     route_class=JsonRoute,
@@ -56,12 +57,13 @@ async def tuned(
     signature: Annotated[str, Query(max_length=10_000, description="its other parameters, as in the answers")] = "",
 ) -> TunedKernels:
     """The kept configurations of a kernel, one for each shape, signature and device: the fastest that was measured,
-    else the first predicted. Any other parameter of the query is a size, and then the shape has to be the same."""
+    else the first predicted by this planner from the device's profile here. Any other parameter of the query is a size,
+    and then the shape has to be the same."""
     shape = {name: _size(name, value) for name, value in single_parameters(request).items() if name not in WORDS}
     workflow = cast(Workflow, request.app.state.workflow)
     if workflow.store is None:
         raise StoreError("the service has no store of tuned kernels: start it with --store FILE", field="store")
-    find = partial(_find, workflow.store, kernel, source, device, signature, shape or None)
+    find = partial(_find, workflow.store, workflow.profiles, kernel, source, device, signature, shape or None)
     found = await cast(PlanningPool, request.app.state.pool).read(find)
     outcome = "hit" if found else "miss"
     cast(Metrics, request.app.state.metrics).add("warpplan_lookups_total", sought="tuned kernel", outcome=outcome)
@@ -69,11 +71,23 @@ async def tuned(
 
 
 def _find(
-    store: Store, kernel: str, source: str, device: str, signature: str, shape: dict[str, int] | None
-) -> tuple[KernelChoice, ...]:
-    answers = KernelAnswers(store.database).of(kernel)
+    store: Store, profiles: Profiles, kernel: str, source: str, device: str, signature: str,
+    shape: dict[str, int] | None,
+) -> tuple[KernelChoice, ...]:  # fmt: skip
+    """As for configurations of our own kernels: what another profile or planner predicted is never found."""
+    answers = KernelAnswers(store.database).of(kernel, lambda answer: not _why_stale(profiles, answer))
     times = Tunings(store.database).of(kernel) if answers else ()
-    return choices(answers, times, source=source, device=device, signature=signature, shape=shape)
+    found = choices(answers, times, source=source, device=device, signature=signature, shape=shape)
+    return tuple(choice for choice in found if choice.measured is not None or not _why_stale(profiles, choice.answer))
+
+
+def _why_stale(profiles: Profiles, answer: KernelAnswer) -> str:
+    """Why ``answer`` is not this service's own; which Triton a job has is for the job to compare."""
+    try:
+        profile = profiles.of(answer.device).key
+    except UnknownName as error:
+        return str(error)
+    return RankingOrigin(profile, planner_version()).why_stale(answer)
 
 
 def _size(name: str, value: str) -> int:

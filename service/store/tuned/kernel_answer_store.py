@@ -1,7 +1,7 @@
 """What was predicted of anyone's kernels: the ranked configurations of one kernel for one shape, a row each.
 
 A row is found by the kernel's name and Triton's hash of its source, so that an edited kernel finds nothing old. Another
-profile or planner makes another row; the newest is served.
+profile, planner or Triton makes another row.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,11 +23,15 @@ from warpplan.service.store.stored_values import Unreadable, config_text, read_c
 from warpplan.service.store.upserts import insert_or_replace
 
 GUARDED = ("id", "kernel", "source", "shape", "signature", "device", "profile", "planner", "ranked")
-KERNEL_ANSWERS = table("kernel_answers", *(column(name) for name in (*GUARDED, "created_at", "checksum")))
+UNKNOWN_TRITON = json.dumps("")
+"""What rows of schema 8 have for Triton, which their checksums do not guard."""
+COLUMNS = (*GUARDED, "triton", "created_at", "checksum")
+KERNEL_ANSWERS = table("kernel_answers", *(column(name) for name in COLUMNS))
 _A = KERNEL_ANSWERS.c
 _OF_KERNEL = (
     select(KERNEL_ANSWERS).where(_A.kernel == bindparam("kernel")).order_by(_A.created_at.desc(), _A.id)
 )  # fmt: skip
+WORDS = ("kernel", "source", "signature", "device", "profile", "planner", "triton")
 MOST_RANKED = 64
 """Configurations kept of one answer, best first. Chosen by hand: a tuning list has some dozens, and one that is ranked
 lower was never the fastest in benchmarks/results/launch_replay_h200.json. Doubled, rows are twice as long."""
@@ -38,7 +42,8 @@ _log = logging.getLogger(__name__)
 class KernelAnswer:
     """``ranked`` has (configuration, predicted microseconds), best first. ``signature`` gives the kernel's other
     parameters as ``warpplan tune`` takes them, ``shape`` the sizes by name; ``source`` is Triton's hash of the kernel
-    and all that it calls; ``profile`` and ``planner`` say what the prediction came from."""
+    and all that it calls; ``profile`` and ``planner`` say what the prediction came from, ``triton`` which release
+    compiled the kernel for it, "" where that is not known."""
 
     kernel: str
     source: str
@@ -49,6 +54,7 @@ class KernelAnswer:
     planner: str
     ranked: tuple[tuple[TuningConfig, float], ...]
     date: str = ""
+    triton: str = ""
 
     @property
     def tuning_key(self) -> tuple[str, ...]:
@@ -63,30 +69,36 @@ class KernelAnswers:
         self._database = database
 
     def keep(self, answers: Sequence[KernelAnswer]) -> None:
-        """Keep ``answers`` in one transaction; each replaces the one of the same question, profile and planner."""
+        """Keep ``answers`` in one transaction; each replaces the one of the same question, profile, planner and
+        Triton."""
         at = now()
         rows = {row["id"]: row for row in (_row(answer, at) for answer in answers)}
         if not rows:
             return
-        rest = tuple(name for name in (*GUARDED, "created_at", "checksum") if name != "id")
+        rest = tuple(name for name in COLUMNS if name != "id")
         with self._database.writing() as connection:
             statement = insert_or_replace(connection, KERNEL_ANSWERS, ("id",), rest)
             # In a fixed order, so that two writers on PostgreSQL cannot wait for each other.
             connection.execute(statement, [rows[name] for name in sorted(rows)])
 
-    def of(self, kernel: str) -> tuple[KernelAnswer, ...]:
-        """What is kept of ``kernel``, the newest of each question alone; a damaged row is left out with a line in the
-        log: it can be predicted anew."""
+    def of(
+        self, kernel: str, is_current: Callable[[KernelAnswer], bool] = lambda answer: True
+    ) -> tuple[KernelAnswer, ...]:
+        """What is kept of ``kernel``, one answer of each question: the newest that ``is_current``, else the newest. A
+        damaged row is left out with a line in the log: it can be predicted anew."""
         with self._database.reading() as connection:
             rows = connection.execute(_OF_KERNEL, {"kernel": json.dumps(kernel)}).mappings().all()
-        newest: dict[object, KernelAnswer] = {}
+        found: dict[object, KernelAnswer] = {}
         for row in rows:
             answer = _read(row)
             if answer is None:
                 _log.warning("store %s is damaged: an answer of %s is left out", self._database.name, kernel[:80])
                 continue
-            newest.setdefault((answer.source, answer.shape, answer.signature, answer.device), answer)
-        return tuple(newest.values())
+            question = (answer.source, answer.shape, answer.signature, answer.device)
+            newer = found.setdefault(question, answer)
+            if is_current(answer) and not is_current(newer):
+                found[question] = answer
+        return tuple(found.values())
 
 
 def _row(answer: KernelAnswer, at: str) -> dict[str, Any]:
@@ -95,17 +107,23 @@ def _row(answer: KernelAnswer, at: str) -> dict[str, Any]:
         "kernel": json.dumps(answer.kernel), "source": json.dumps(answer.source), "shape": json.dumps(answer.shape),
         "signature": json.dumps(answer.signature), "device": json.dumps(answer.device),
         "profile": json.dumps(answer.profile), "planner": json.dumps(answer.planner),
+        "triton": json.dumps(answer.triton),
     }  # fmt: skip
     name = hashlib.sha256(canonical_json(question)).hexdigest()
     ranked = json.dumps([[config_text(config), time_us] for config, time_us in answer.ranked[:MOST_RANKED]])
-    guard = quick_checksum((name, *question.values(), ranked))
-    return {"id": name, **question, "ranked": ranked, "created_at": answer.date or at, "checksum": guard}
+    row = {"id": name, **question, "ranked": ranked, "created_at": answer.date or at}
+    return {**row, "checksum": _guard(row)}
+
+
+def _guard(row: Any) -> str:
+    triton = () if row["triton"] == UNKNOWN_TRITON else (row["triton"],)
+    return quick_checksum((*(row[name] for name in GUARDED), *triton))
 
 
 def _read(row: Any) -> KernelAnswer | None:
-    if row["checksum"] != quick_checksum(tuple(row[name] for name in GUARDED)):
+    if row["checksum"] != _guard(row):
         return None
-    words = {name: json.loads(row[name]) for name in ("kernel", "source", "signature", "device", "profile", "planner")}
+    words = {name: json.loads(row[name]) for name in WORDS}
     try:
         ranked = tuple((read_config(text), float(time_us)) for text, time_us in json.loads(row["ranked"]))
     except Unreadable:

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
+from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("triton", reason="needs triton (no GPU) to compute its cache keys")
 
+from warpplan.planner.values import codec
+from warpplan.planner.values.device import H200
+from warpplan.planner.values.tuning import TuningConfig
+from warpplan.profiler.embedded import embedded
 from warpplan.service.cli.app import main
+from warpplan.service.feeds.consumer_kernel import load
+from warpplan.service.store.answer_store import Store
+from warpplan.service.store.tuned.kernel_answer_store import KernelAnswer, KernelAnswers
+from warpplan.service.workflow.profiles import planner_version
 
 KERNEL = (Path(__file__).parents[1] / "feeds" / "add_consumer.py").read_text()
 PRUNED = KERNEL.replace(
@@ -21,16 +32,27 @@ PRUNED = KERNEL.replace(
 )
 
 
+SIGNATURE = "output_ptr=*bf16, x_ptr=*bf16, y_ptr=*bf16"
+
+
 @pytest.fixture
 def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """An answer of today is kept of the kernel; what exports it."""
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(PRUNED)
-    Path("shapes.csv").write_text("N,dtype\n98432,bfloat16\n")
-    return ("shapes.csv", "--kernel", "vector_add", "--consumer", "mine.py:add_kernel", "--out", "cache",
-            "--key", "n_elements=N")  # fmt: skip
+    function = load("mine.py:add_kernel").function
+    config = TuningConfig.of({"BLOCK_SIZE": 1024}, num_warps=4, num_stages=3)
+    answer = KernelAnswer(
+        "add_kernel", function.cache_key, (("n_elements", 98432),), SIGNATURE, H200.name,
+        codec.key(embedded(H200.name)), planner_version(), ((config, 2.0),), triton=metadata.version("triton"),
+    )  # fmt: skip
+    with closing(Store.open("kept.sqlite")) as store:
+        KernelAnswers(store.database).keep([answer])
+    return ("--tuned", "--store", "kept.sqlite", "--consumer", "mine.py:add_kernel", "--out", "cache")
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    capsys.readouterr()
     status = main(list(words))
     said = capsys.readouterr()
     return status, said.out, said.err
@@ -75,33 +97,37 @@ def test_strict_fails_where_provenance_is_lost(words: tuple[str, ...], capsys: p
 
 
 @pytest.mark.parametrize("command", ["export", "verify"])
-def test_a_tensor_of_an_unknown_dtype_is_one_line(
-    command: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("given", [("shapes.csv",), ("--store", "kept.sqlite"), ()], ids=["shapes", "store", "neither"])
+def test_shapes_alone_are_refused_with_the_way_out(
+    command: str, given: tuple[str, ...], words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, out, err = run(capsys, command, *words, "--tensor", "x_ptr=foo")
-    assert (status, out) == (2, "")
-    assert "--tensor x_ptr=foo: unknown dtype, expected none or one of bfloat16, bool, float16" in err.splitlines()[-1]
+    Path("shapes.csv").write_text("N,dtype\n98432,bfloat16\n")
+    status, out, err = run(
+        capsys, command, *given, "--target", "triton", "--consumer", "mine.py:add_kernel", "--out", "cache"
+    )
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "`warpplan tune mine.py:add_kernel --shapes ... --signature ... --grid ... --store FILE`" in err
+    assert "then give --tuned --consumer mine.py:add_kernel --store FILE" in err
     assert not Path("cache").exists()
 
 
-@pytest.mark.parametrize("command", ["export", "verify"])
-def test_a_bad_line_is_named_and_costs_no_other(
-    command: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+def test_an_answer_is_for_the_profile_that_it_was_ranked_with(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Path("shapes.csv").write_text("N,dtype\nmany,bfloat16\n98432,bfloat16\n64\n512,float16\n")
-    assert run(capsys, "export", *words)[0] == 2
-    status, out, err = run(capsys, command, *words, "--json")
-    assert status == 2
-    assert len(json.loads(out)["entries"]) == 2
-    assert [line for line in err.splitlines() if line.startswith("warpplan: ")] == [
-        "warpplan: error: shapes.csv:2: N='many' is not a whole number",
-        "warpplan: error: shapes.csv:4: 1 columns, the header has 2 (N,dtype)",
-        "warpplan: error: 2 of 4 lines could not be planned, named above",
-    ]
+    own = embedded(H200.name)
+    own = replace(own, identity=replace(own.identity, driver="1.2"))
+    Path("mine.json").write_text(json.dumps(codec.to_json(own)))
+    status, out, err = run(capsys, "export", *words, "--profile", "mine.json")
+    assert (status, out) == (2, "")
+    assert "has no answer for mine.py:add_kernel on NVIDIA H200 that holds: stale: ranked from another profile" in err
+    assert run(capsys, "export", *words)[0] == 0
+    status, out, err = run(capsys, "verify", *words, "--profile", "mine.json")
+    assert (status, "MISS" in out, "ranked from another profile" in out) == (1, True, True)
 
 
-def test_bad_lines_alone_export_nothing(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    Path("shapes.csv").write_text("N,dtype\n0,bfloat16\n")
-    status, out, err = run(capsys, "export", *words)
-    assert (status, out, Path("cache").exists()) == (2, "", False)
-    assert "1 of 1 lines could not be planned, named above" in err
+def test_the_driver_of_the_job_is_told(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "export", *words, "--job-driver", "580.10")
+    assert (status, "valid for driver 580.10" in out) == (0, True)
+    assert run(capsys, "verify", *words, "--job-driver", "580.10", "--strict")[0] == 0
+    status, out, _ = run(capsys, "verify", *words, "--job-driver", "570.86")
+    assert (status, "the driver (was 580.10, is 570.86)" in out) == (1, True)

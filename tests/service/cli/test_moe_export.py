@@ -15,7 +15,7 @@ from warpplan.service.feeds.targets import OPTIONS, TARGETS, target
 @pytest.fixture(autouse=True)
 def _nothing_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("warpplan.service.feeds.moe.moe_feed.find_consumer", lambda name, where: None)
-    monkeypatch.setattr("warpplan.service.feeds.moe.moe_feed.machine_here", Machine)
+    monkeypatch.setattr("warpplan.service.feeds.machine_here.machine_here", Machine)
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -89,8 +89,9 @@ def test_another_layer_of_the_same_file_name_is_not_overwritten(
     ("words", "told"),
     [
         (("no.csv", "--target", "vllm"), "SHAPES no.csv: --target vllm does not read it: leave it out"),
-        (("--target", "sglang", "--key", "M=N"), "--key M=N: --target sglang does not read it"),
-        (("--target", "vllm", "--only-listed"), "error: --only-listed: --target vllm does not read it"),
+        (("--target", "sglang", "--set", "a=1"), "--set a=1: --target sglang does not read it"),
+        (("--target", "vllm", "--kernel", "attention_fwd"), "--kernel attention_fwd: --target vllm does not read it"),
+        (("--target", "vllm", "--store", "s.sqlite"), "error: --store: --target vllm does not read it: leave it out"),
         (("--target", "vllm", "--job-triton", "foo"), "--job-triton foo: expected a release such as 3.8.0"),
         (("--target", "sglang", "--job-triton", "../.."), "--job-triton ../..: expected a release such as 3.8.0"),
         (("no.csv", "--target", "triton", "--consumer", "x.py:f"), "--model dbrx: --target triton does not read it"),

@@ -8,9 +8,12 @@ import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import OperationalError
 
+from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service.store.answer_store import Store
-from warpplan.service.store.database import sqlite_engine
+from warpplan.service.store.database import Database, sqlite_engine
 from warpplan.service.store.migrations import MIGRATIONS, Migration, migrate
+from warpplan.service.store.tuned.kernel_answer_store import KernelAnswer, KernelAnswers
+from warpplan.service.store.tuned.kernel_answer_store import _row as row_of
 
 
 @pytest.fixture
@@ -62,3 +65,21 @@ def test_the_schema_is_recorded_with_its_date(tmp_path: Path) -> None:
         rows = connection.execute("SELECT version, name, applied_at FROM warpplan_schema ORDER BY version").fetchall()
     assert [(version, name) for version, name, _ in rows] == [(m.version, m.name) for m in MIGRATIONS]
     assert all(at.startswith("20") for _, _, at in rows)
+
+
+def test_answers_of_schema_8_are_read_without_a_triton(engine: Engine) -> None:
+    migrate(engine, MIGRATIONS[:8])
+    config = TuningConfig.of({"BM": 64}, num_warps=4, num_stages=3)
+    answer = KernelAnswer("k", "s", (("M", 3),), "a=*bf16", "NVIDIA H200", "p", "1", ((config, 2.5),), "2026-01-01")
+    row = {name: value for name, value in row_of(answer, "").items() if name != "triton"}
+    with engine.begin() as connection:
+        names = ", ".join(row)
+        connection.execute(
+            text(f"INSERT INTO kernel_answers ({names}) VALUES ({', '.join(f':{n}' for n in row)})"), row
+        )
+    migrate(engine)
+    answers = KernelAnswers(Database(engine, "s", readonly=False))
+    assert answers.of("k") == (answer,)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE kernel_answers SET triton = '\"3.6.0\"'"))
+    assert answers.of("k") == (), "no checksum guards that"

@@ -40,7 +40,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, s
 def found_by_the_job(spec: str, cache: Path) -> Any:
     """What the autotuner takes at the launch that the job makes: positional, with its own tensors."""
     a, b, c = (Tensor("bfloat16") for _ in range(3))
-    return read_entry(load(spec, ()), ((a, b, c, 2048, 2048, 1024, 1024, 1.5), {}), H200, cache).config
+    return read_entry(load(spec), ((a, b, c, 2048, 2048, 1024, 1024, 1.5), {}), H200, cache).config
 
 
 def test_the_jobs_autotuner_takes_what_was_predicted_and_then_what_was_measured(
@@ -61,7 +61,9 @@ def test_the_jobs_autotuner_takes_what_was_predicted_and_then_what_was_measured(
 
     last = answer.ranked[-1][0]
     assert last != answer.ranked[0][0]
-    time = TunedTime(answer.kernel, answer.source, answer.tuning_key, last, answer.device, (("triton", "3.6.0"),), 9.0)
+    time = TunedTime(
+        answer.kernel, answer.source, answer.tuning_key, last, answer.device, (("triton", triton.__version__),), 9.0
+    )
     Tunings(store.database).record([time])
     status, out, err = run(capsys, *verify, "--strict")
     assert (status, "not what would be exported now" in out) == (1, True), err
@@ -86,7 +88,10 @@ def test_a_kernel_that_was_edited_finds_nothing(
     cache = tmp_path / "cache"
     export = ("export", "--tuned", "--consumer", spec, "--store", store.name, "--out", cache)
     for words, told in (
-        (export, "its source is another than that of the 1 kept; tune it with `warpplan tune --store`"),
+        (
+            export,
+            "another than that of the 1 answer that is kept under its name; tune it with `warpplan tune --store`",
+        ),
         ((*export, "--device", "NVIDIA H100 80GB HBM3"), ""),
         (("export", "--tuned", "--consumer", spec, "--out", cache), "--tuned writes what a store has kept"),
         ((*export, "--target", "vllm"), "--tuned writes what a store has kept"),

@@ -21,7 +21,8 @@ from torch._inductor.virtualized import V
 from warpplan.planner.errors import InvalidInput, MalformedFile, StoreError
 from warpplan.planner.values.device import device
 from warpplan.profiler.embedded import embedded
-from warpplan.service.feeds import ExportRow, FeedRequest, Options
+from warpplan.service.cli.app import main
+from warpplan.service.feeds import ExportRow, FeedRequest
 from warpplan.service.feeds.inductor import choices, paper_torch, table_feed
 from warpplan.service.feeds.inductor.choices import PlannedChoices, usable_table
 from warpplan.service.feeds.inductor.mm_problem import plain_product, problem_of
@@ -182,12 +183,38 @@ def test_keys_that_a_job_asked_for_are_exported(tmp_path: Path) -> None:
     keys.write_bytes("\ufeff".encode() + keys.read_bytes())
     with keys.open("a") as file:
         file.write("((torch.int8, [8, 8], [8, 1]), (torch.int8, [8, 8], [8, 1]))+int_mm\n")
-    asked = request(tmp_path, consumer=str(keys), options=Options(arguments={"aten": False}))
+    asked = request(tmp_path, consumer=str(keys), arguments={"aten": False})
     report = table_feed.export(asked)
     assert [e.key for e in report.entries] == [(p.key(H200.name),) for p in (PROBLEMS[0], biased)]
     assert len(report.skipped) == 1
     assert [len(entries) for entries in load_table(tmp_path / FILE_NAME).table.values()] == [1, 1], "ATen left out"
     assert table_feed.verify(asked).all_hit
+
+
+@pytest.mark.parametrize("command", ["export", "verify"])
+def test_a_bad_line_of_shapes_is_named_and_costs_no_other(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("shapes.csv").write_text("M,N,K\nmany,64,64\n1024,1024,512\n64\n2048,1024,512\n")
+    words = ("shapes.csv", "--target", "inductor", "--out", "tables")
+    assert main(["export", *words]) == 2
+    capsys.readouterr()
+    assert main([command, *words, "--json"]) == 2
+    said = capsys.readouterr()
+    assert len(json.loads(said.out)["entries"]) == 2
+    assert [line for line in said.err.splitlines() if line.startswith("warpplan: ")] == [
+        "warpplan: error: shapes.csv:2: M='many' is not a whole number",
+        "warpplan: error: shapes.csv:4: 1 columns, the header has 3 (M,N,K)",
+        "warpplan: error: 2 of 4 lines could not be planned, named above",
+    ]
+    Path("shapes.csv").write_text("M,N,K\n0,64,64\n")
+    assert main([command, "shapes.csv", "--target", "inductor", "--out", "none"]) == 2
+    assert "1 of 1 lines could not be planned, named above" in capsys.readouterr().err
+    assert not Path("none").exists()
+    for kernel, told in (("vector_add", "bundled holds no shape of vector_add"), ("nothing", "unknown kernel 'not")):
+        assert main([command, "bundled", "--target", "inductor", "--out", "none", "--kernel", kernel]) == 2
+        assert told in capsys.readouterr().err
 
 
 def test_exports_add_up_unless_what_they_come_from_changed(tmp_path: Path) -> None:
@@ -200,7 +227,7 @@ def test_what_cannot_be_exported_says_why(exported: Path, tmp_path: Path, monkey
     with pytest.raises(InvalidInput, match="nothing to export"):
         table_feed.export(request(tmp_path, shapes=[]))
     with pytest.raises(InvalidInput, match="aten=true or aten=false"):
-        table_feed.export(request(tmp_path, options=Options(arguments={"other": 1})))
+        table_feed.export(request(tmp_path, arguments={"other": 1}))
     bad = tmp_path / "keys.txt"
     bad.write_text("nonsense\n")
     with pytest.raises(MalformedFile, match=r"keys.txt:1"):

@@ -52,7 +52,7 @@ MIXTRAL = {"model": "mixtral-8x7b", "tp": "8"}
 @pytest.fixture(scope="module", autouse=True)
 def _nothing_is_installed(module_monkeypatch: pytest.MonkeyPatch) -> None:
     module_monkeypatch.setattr("warpplan.service.feeds.moe.moe_feed.find_consumer", lambda name, where: None)
-    module_monkeypatch.setattr("warpplan.service.feeds.moe.moe_feed.machine_here", Machine)
+    module_monkeypatch.setattr("warpplan.service.feeds.machine_here.machine_here", Machine)
 
 
 @pytest.fixture(scope="module")
@@ -313,10 +313,31 @@ class TestFiles:
         consumer.export(request(tmp_path, **MIXTRAL))
         for gpus, hits in ((("NVIDIA H200",), True), (("NVIDIA H100 80GB HBM3",), False)):
             here = Machine(gpus, "580.10")
-            monkeypatch.setattr("warpplan.service.feeds.moe.moe_feed.machine_here", lambda here=here: here)
+            monkeypatch.setattr("warpplan.service.feeds.machine_here.machine_here", lambda here=here: here)
             report = consumer.verify(request(tmp_path, **MIXTRAL))
             assert {e.hit for e in report.entries} == {hits}
         assert "for NVIDIA H200, and the GPU here is NVIDIA H100 80GB HBM3: give that one" in report.entries[0].reason
+
+    @pytest.mark.parametrize("consumer", [vllm_moe, sglang_moe])
+    def test_tables_for_another_driver_are_a_miss_and_an_unknown_one_is_said(
+        self, tmp_path: Path, consumer: ModuleType, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        here = Machine(("NVIDIA H200",), "580.10")
+        unknown = "the driver that it was made for is not known, and here is 580.10"
+        for told, current, why in (
+            ("", False, unknown),
+            ("580.10", True, ""),
+            ("570.86", False, "driver 570.86, here"),
+        ):
+            settings = {**MIXTRAL, **({"driver": told} if told else {})}
+            consumer.export(request(tmp_path / told, **settings))
+            assert consumer.verify(request(tmp_path / told, **settings)).all_current
+            with monkeypatch.context() as patch:
+                patch.setattr("warpplan.service.feeds.machine_here.machine_here", lambda: here)
+                report = consumer.verify(request(tmp_path / told, **MIXTRAL))
+            assert report.all_current == current
+            assert report.all_hit == (told != "570.86")
+            assert why in report.entries[0].reason
 
     @pytest.mark.parametrize("consumer", [vllm_moe, sglang_moe])
     def test_a_table_that_nests_too_deeply_is_a_miss(self, tmp_path: Path, consumer: ModuleType) -> None:

@@ -38,7 +38,7 @@ needs_sglang = pytest.mark.skipif(not (SITE / "sglang").is_dir(), reason="needs 
 
 @pytest.fixture(autouse=True)
 def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("warpplan.service.feeds.moe.moe_feed.machine_here", Machine)
+    monkeypatch.setattr("warpplan.service.feeds.machine_here.machine_here", Machine)
 
 
 def request(out: Path, **settings: str) -> FeedRequest:
