@@ -124,7 +124,7 @@ def export(
     options = _options(kernel, rename, key, tensor, values, only_listed)
     settings = _settings(model, tp, dtype, job_triton)
     tally = LineTally(shapes)
-    rows = partial(_rows, tally, shapes, store, kernel, device, profile)
+    rows = partial(_rows, tally, target, shapes, store, kernel, device, profile)
     chosen = feeds.target(target)
     _require_options(target, shapes, consumer, settings, options, profile, tuned=tuned, untested=untested)
     with user_output_on_stderr():
@@ -167,7 +167,7 @@ def verify(
     options = _options(kernel, rename, key, tensor, values, only_listed)
     settings = _settings(model, tp, dtype, job_triton)
     tally = LineTally(shapes)
-    rows = partial(_rows, tally, shapes, store, kernel, device, profile)
+    rows = partial(_rows, tally, target, shapes, store, kernel, device, profile)
     chosen = feeds.target(target)
     _require_options(target, shapes, consumer, settings, options, profile, tuned=tuned, untested=untested)
     with user_output_on_stderr():
@@ -268,10 +268,12 @@ def _request(
 
 
 def _rows(
-    tally: LineTally, shapes: str | None, store: str | None, kernel: str, device: str | None, profile: Path | None
-) -> list[ExportRow]:
+    tally: LineTally, target: str, shapes: str | None, store: str | None, kernel: str, device: str | None,
+    profile: Path | None,
+) -> list[ExportRow]:  # fmt: skip
     from warpplan.service.feeds import ExportRow
-    from warpplan.service.workflow.request import check
+    from warpplan.service.feeds.targets import PRICED_THEMSELVES
+    from warpplan.service.workflow.request import Item, check, check_declared
 
     if shapes is None and store is None:
         raise InvalidInput("nothing to export: name a file of shapes, or a store with --store", field="shapes")
@@ -282,7 +284,11 @@ def _rows(
     problems: Iterable[ConfigRequest] = workflow.store.problems() if workflow.store else ()
     if shapes:
         default = workflow.profiles.default_device
-        problems = tally.good_ones(read_lines(shapes, known), lambda item: check(item, default)[0])
+
+        def take(item: Item) -> ConfigRequest:
+            return check_declared(item, default) if target in PRICED_THEMSELVES else check(item, default)[0]
+
+        problems = tally.good_ones(read_lines(shapes, known), take)
     rows = [
         ExportRow(p.canonical, p.dtype, p.device, workflow.profiles.of(p.device).profile)
         for p in problems

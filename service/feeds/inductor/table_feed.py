@@ -94,7 +94,8 @@ def export(request: FeedRequest) -> ExportReport:
     except OSError as error:
         reason = error.strerror or str(error)
         raise StoreError(f"cannot write {path}: {reason}", field="out", value=str(request.out)) from error
-    return replace(report, kept=kept, **({"kept_because": f"it was made for {unlike}"} if unlike else {}))
+    report = replace(report, kept=kept)
+    return replace(report, kept_because=f"it was made for {unlike}") if unlike else report
 
 
 def verify(request: FeedRequest) -> VerifyReport:

@@ -96,8 +96,8 @@ def load_table(path: Path) -> TableFile:
     versions = fields.get("versions")
     texts = {name: str(fields.get(name)) for name in ("device", "driver", "profile", "planner", "date")}
     earlier = _earlier(fields.get("earlier", {}))
-    known = isinstance(versions, dict) and all(isinstance(fields.get(name), str) for name in texts)
-    if not known or earlier is None:
+    known = all(isinstance(fields.get(name), str) for name in texts)
+    if not isinstance(versions, dict) or not known or earlier is None:
         raise MalformedFile(path, "does not say what it is for: export it again", field="versions")
     pairs = tuple(sorted((str(name), str(version)) for name, version in versions.items()))
     return TableFile(EntryProvenance("inductor", str(fields["digest"]), versions=pairs, **texts), table, earlier)

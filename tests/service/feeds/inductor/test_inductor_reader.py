@@ -22,6 +22,7 @@ from torch._inductor.virtualized import V
 from warpplan.planner.errors import InvalidInput, MalformedFile, StoreError
 from warpplan.planner.values.device import device
 from warpplan.profiler.embedded import embedded
+from warpplan.service.cli.app import main
 from warpplan.service.feeds import ExportRow, FeedRequest, Options
 from warpplan.service.feeds.inductor import choices, paper_torch, table_feed
 from warpplan.service.feeds.inductor.choices import PlannedChoices, usable_table
@@ -189,6 +190,22 @@ def test_keys_that_a_job_asked_for_are_exported(tmp_path: Path) -> None:
     assert len(report.skipped) == 1
     assert [len(entries) for entries in load_table(tmp_path / FILE_NAME).table.values()] == [1, 1], "ATen left out"
     assert table_feed.verify(asked).all_hit
+
+
+def test_rows_that_tma_cannot_address_are_exported_from_shapes_as_from_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inductor's template has no TMA. One tile is enough: each is assembled."""
+    monkeypatch.setattr(paper_torch, "listed_tiles", lambda problem: (paper_torch.MmTile(64, 64, 32, 4, 2),))
+    (tmp_path / "shapes.csv").write_text("M,N,K,dtype\n1000,3000,777,float16\n")
+    (tmp_path / "keys.txt").write_text(plain_product(1000, 3000, 777, "float16").key())
+    words = ["export", "--target", "inductor", "--device", H200.name]
+    assert main([*words, str(tmp_path / "shapes.csv"), "--out", str(tmp_path / "shapes")]) == 0
+    assert main([*words, "--consumer", str(tmp_path / "keys.txt"), "--out", str(tmp_path / "keys")]) == 0
+    assert main(["verify", *words[1:], str(tmp_path / "shapes.csv"), "--out", str(tmp_path / "shapes")]) == 0
+    one, two = (load_table(tmp_path / out / FILE_NAME).table for out in ("shapes", "keys"))
+    assert one == two
+    assert len(one) == 1
 
 
 def test_entries_of_an_earlier_planner_stay_and_verify_says_so(tmp_path: Path) -> None:
