@@ -122,7 +122,7 @@ def export(
     arguments = _arguments(values)
     settings = _settings(model, tp, dtype, job_triton, job_driver)
     tally = LineTally(shapes)
-    rows = partial(_rows, tally, shapes, store, kernel, device, profile)
+    rows = partial(_rows, tally, target, shapes, store, kernel, device, profile)
     chosen = feeds.target(target)
     _require_options(target, shapes, consumer, settings, kernel, arguments, profile, tuned=tuned, untested=untested)
     if not tuned:
@@ -162,7 +162,7 @@ def verify(
     arguments = _arguments(values)
     settings = _settings(model, tp, dtype, job_triton, job_driver)
     tally = LineTally(shapes)
-    rows = partial(_rows, tally, shapes, store, kernel, device, profile)
+    rows = partial(_rows, tally, target, shapes, store, kernel, device, profile)
     chosen = feeds.target(target)
     _require_options(target, shapes, consumer, settings, kernel, arguments, profile, tuned=tuned, untested=untested)
     if not tuned:
@@ -263,10 +263,12 @@ def _request(
 
 
 def _rows(
-    tally: LineTally, shapes: str | None, store: str | None, kernel: str, device: str | None, profile: Path | None
-) -> list[ExportRow]:
+    tally: LineTally, target: str, shapes: str | None, store: str | None, kernel: str, device: str | None,
+    profile: Path | None,
+) -> list[ExportRow]:  # fmt: skip
     from warpplan.service.feeds import ExportRow
-    from warpplan.service.workflow.request import check
+    from warpplan.service.feeds.targets import PRICED_THEMSELVES
+    from warpplan.service.workflow.request import Item, check, check_declared
 
     if shapes is None and store is None:
         raise InvalidInput("nothing to export: name a file of shapes, or a store with --store", field="shapes")
@@ -277,7 +279,11 @@ def _rows(
     problems: Iterable[ConfigRequest] = workflow.store.problems() if workflow.store else ()
     if shapes:
         default = workflow.profiles.default_device
-        problems = tally.good_ones(read_lines(shapes, known), lambda item: check(item, default)[0])
+
+        def take(item: Item) -> ConfigRequest:
+            return check_declared(item, default) if target in PRICED_THEMSELVES else check(item, default)[0]
+
+        problems = tally.good_ones(read_lines(shapes, known), take)
     rows = [
         ExportRow(p.canonical, p.dtype, p.device, workflow.profiles.of(p.device).profile)
         for p in problems

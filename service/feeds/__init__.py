@@ -45,7 +45,7 @@ EXPORTS = {
     "paper_launch": ("Found", "read_entry", "target_of", "tuning_of", "write_entry"),
     "provenance": ("*",),
     "remote_artifacts": ("MAX_BYTES", "packed", "RemoteArtifacts", "warn_once"),
-    "targets": ("FeedRequest", "require_options"),
+    "targets": ("FeedRequest", "PRICED_THEMSELVES", "require_options"),
     "triton_autotune": (
         "identity_of",
         "keep_measured",

@@ -50,7 +50,7 @@ class SkippedRow:
 @dataclass(frozen=True)
 class ExportReport:
     """``identity`` holds (name, value) pairs of all that the entries are valid for, beside their own keys; ``kept`` the
-    copies of files that were there, were not exported, and are replaced."""
+    copies of files that were there and are replaced, for the reason ``kept_because``."""
 
     target: str
     consumer: str
@@ -59,6 +59,7 @@ class ExportReport:
     entries: tuple[ExportedEntry, ...]
     skipped: tuple[SkippedRow, ...] = ()
     kept: tuple[str, ...] = ()
+    kept_because: str = "it was there and was not exported, or was changed since"
 
     def lines(self) -> tuple[str, ...]:
         """The report for people: what it is valid for, then a line an entry."""
@@ -73,7 +74,7 @@ class ExportReport:
                 for e in self.entries
             )
             + tuple(row.line() for row in self.skipped)
-            + tuple(f"  kept {path}: it was there and was not exported, or was changed since" for path in self.kept)
+            + tuple(f"  kept {path}: {self.kept_because}" for path in self.kept)
         )
 
 

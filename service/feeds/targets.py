@@ -45,6 +45,9 @@ OPTIONS: dict[str, tuple[str, ...]] = {
 """Name of a target → what it reads of the command line beside ``--out`` and ``--device``; "SHAPES" is the file of
 shapes."""
 
+PRICED_THEMSELVES = ("inductor",)
+"""Targets that price the consumer's kernel and not ours: of a shape they need what our kernel declares, no more."""
+
 
 def _no_rows() -> Sequence[ExportRow]:
     return ()

@@ -7,7 +7,15 @@ EXPORTS = {
     "configure": ("EVERY_CANDIDATE", "Workflow"),
     "planning_pool": ("PLANNERS", "PlanningPool"),
     "profiles": ("planner_version", "Profiles", "ProfileSource"),
-    "request": ("check", "DEFAULT_DEVICE", "DEFAULT_DTYPE", "example_size", "Item", "require_whole_text"),
+    "request": (
+        "check",
+        "check_declared",
+        "DEFAULT_DEVICE",
+        "DEFAULT_DTYPE",
+        "example_size",
+        "Item",
+        "require_whole_text",
+    ),
     "shape_files": ("at_line", "fields_once", "Line", "read_shapes"),
     "specialization": (
         "BLACKWELL",

@@ -96,6 +96,19 @@ def check(item: Item, default_device: str = DEFAULT_DEVICE) -> tuple[ConfigReque
     return ConfigRequest(item.kernel, kernel.declaration.dimensions, shape, item.dtype, gpu.name), kernel, gpu
 
 
+def check_declared(item: Item, default_device: str = DEFAULT_DEVICE) -> ConfigRequest:
+    """The problem that ``item`` states, as the kernel's declaration allows it, for a consumer whose own kernel computes
+    the same: what our launches need beyond that, such as rows that TMA can address, is not asked.
+
+    Raises as :func:`check`.
+    """
+    declared = registry.kernel(item.kernel).declaration
+    declared.require_dtype(item.dtype)
+    gpu = device(default_device if item.device is None else item.device)
+    shape = declared.parse_shape(dict(item.shape))
+    return ConfigRequest(item.kernel, declared.dimensions, shape, item.dtype, gpu.name)
+
+
 def example_size() -> dict[str, int | str]:
     """One size by its name, for messages: the first of the default kernel's first example."""
     declared = registry.kernel(registry.DEFAULT).declaration

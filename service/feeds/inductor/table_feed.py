@@ -22,10 +22,18 @@ from warpplan.planner.values.device import Device, device
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service.feeds.feed_report import ExportedEntry, ExportReport, SkippedRow, VerifiedEntry, VerifyReport
 from warpplan.service.feeds.inductor.mm_problem import MmProblem, plain_product, problem_of
-from warpplan.service.feeds.inductor.table_file import FILE_NAME, Entry, TableFile, digest, load_table, save_table
+from warpplan.service.feeds.inductor.table_file import (
+    FILE_NAME,
+    Entry,
+    PlannedFrom,
+    TableFile,
+    digest,
+    load_table,
+    save_table,
+)
 from warpplan.service.feeds.machine_here import machine_here
 from warpplan.service.feeds.moe_facts.installed_consumer import find_consumer, require_tested
-from warpplan.service.feeds.provenance import EntryProvenance, planned
+from warpplan.service.feeds.provenance import EntryProvenance, keep_replaced, planned
 from warpplan.service.feeds.targets import FeedRequest
 
 DESCRIPTION = "Inductor's GEMM lookup table, $WARPPLAN_INDUCTOR_TABLE, for shapes or for the keys a job asked for"
@@ -45,7 +53,8 @@ class _Wanted:
 
 
 def export(request: FeedRequest) -> ExportReport:
-    """Write the table, or add to one that was made from the same for the same.
+    """Write the table, or add to one that is for the same. A file that is for something else, or that nobody knows to
+    be ours, is kept beside it.
 
     Raises :class:`InvalidInput` without torch, with one that was not tested, and for keys or shapes that are no
     product; :class:`StoreError` where the folder cannot be written.
@@ -75,14 +84,18 @@ def export(request: FeedRequest) -> ExportReport:
     if not entries:
         first = f", such as {skipped[0].reason}" if skipped else ""
         raise InvalidInput(f"there is nothing to export{first}", field="rows")
-    made = _provenance(request, wanted)
+    made = TableFile(replace(_provenance(request, wanted), digest=digest(table)), table)
+    identity = (*sorted(wanted.versions.items()), ("device", wanted.gpu.name), ("template", hashed[:12]))
+    report = ExportReport(TARGET, _consumer(wanted), str(request.out), identity, tuple(entries), tuple(skipped))
     try:
-        save_table(path, _with_older(path, made, table))
+        older, unlike = _older(path, made)
+        kept = () if older else keep_replaced(path)
+        save_table(path, older.with_newer(made) if older else made)
     except OSError as error:
         reason = error.strerror or str(error)
         raise StoreError(f"cannot write {path}: {reason}", field="out", value=str(request.out)) from error
-    identity = (*sorted(wanted.versions.items()), ("device", wanted.gpu.name), ("template", hashed[:12]))
-    return ExportReport(TARGET, _consumer(wanted), str(request.out), identity, tuple(entries), tuple(skipped))
+    report = replace(report, kept=kept)
+    return replace(report, kept_because=f"it was made for {unlike}") if unlike else report
 
 
 def verify(request: FeedRequest) -> VerifyReport:
@@ -107,8 +120,8 @@ def verify(request: FeedRequest) -> VerifyReport:
         first = next((entry for entry in answered if "BLOCK_M" in entry), None)
         why = "" if first else reason or _why_missing(found, problem, wanted.gpu)
         config = tuning_of(first) if first else None
-        if first and found and (note := _not_today(found.provenance, request)):
-            why = note
+        if first and found:
+            why = _not_today(found.planned_from(_key_in(found, problem, wanted.gpu)), request)
         entries.append(
             VerifiedEntry(_shape(problem), problem.dtype, wanted.gpu.name, bool(first), str(path), config, why)
         )
@@ -208,15 +221,15 @@ def _provenance(request: FeedRequest, wanted: _Wanted) -> EntryProvenance:
     )  # fmt: skip
 
 
-def _with_older(path: Path, made: EntryProvenance, table: dict[str, Sequence[Entry]]) -> TableFile:
-    """``table`` and what an older file has beside it, where that was made from the same for the same."""
+def _older(path: Path, made: TableFile) -> tuple[TableFile | None, str]:
+    """The table at ``path`` that ``made`` can be added to; ``None`` where there is none. What it is for, where it is a
+    table for something else."""
     try:
-        older = load_table(path)
+        found = load_table(path)
     except MalformedFile:
-        older = None
-    if older is not None and replace(older.provenance, digest="", date=made.date) == made:
-        table = {**older.table, **table}
-    return TableFile(replace(made, digest=digest(table)), table)
+        return None, ""
+    unlike = found.unlike(made.provenance)
+    return (None if unlike else found), unlike
 
 
 def _why_missing(found: TableFile | None, problem: MmProblem, gpu: Device) -> str:
@@ -228,10 +241,17 @@ def _why_missing(found: TableFile | None, problem: MmProblem, gpu: Device) -> st
     return "no entry for these sizes, strides and dtypes: export them"
 
 
-def _not_today(provenance: EntryProvenance, request: FeedRequest) -> str:
-    if provenance.profile != codec.key(request.profile):
+def _key_in(found: TableFile, problem: MmProblem, gpu: Device) -> str:
+    """The key by which Inductor finds ``problem``: that of the GPU, or that of any."""
+    key = problem.key(gpu.name)
+    return key if key in found.table else problem.key()
+
+
+def _not_today(source: PlannedFrom, request: FeedRequest) -> str:
+    profile, planner = source
+    if profile != codec.key(request.profile):
         return "planned from another profile than today's"
-    return "" if provenance.planner == request.planner else f"planned by {provenance.planner}, not today's planner"
+    return "" if planner == request.planner else f"planned by {planner}, not today's planner"
 
 
 def _consumer(wanted: _Wanted) -> str:

@@ -1,9 +1,10 @@
 """The file that holds a lookup table for Inductor, with what it was made from and for.
 
     {"schema": "warpplan/inductor-table-1", "device", "driver", "versions", "profile", "planner", "date",
-     "table": {key: [entry, …]}, "digest"}
+     "table": {key: [entry, …]}, "digest", "earlier": {key: {"profile", "planner"}}}
 
-``digest`` is of the table: one that was cut short or edited is not used. Standard library only: training jobs read it.
+``digest`` is of the table: one that was cut short or edited is not used. ``earlier`` names the entries that an earlier
+export planned from another profile or with another planner. Standard library only: training jobs read it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,40 @@ SCHEMA = "warpplan/inductor-table-1"
 FILE_NAME = "inductor_table.json"
 Entry = Mapping[str, Any]
 Table = Mapping[str, Sequence[Entry]]
+PlannedFrom = tuple[str, str]
+"""The key of the profile and the version of the planner that an entry comes from."""
 
 
 @dataclass(frozen=True)
 class TableFile:
-    """``table`` in Inductor's own form; ``provenance.device`` is the GPU that it is for."""
+    """``table`` in Inductor's own form; ``provenance.device`` is the GPU that it is for. ``earlier`` tells of entries
+    that come from another profile or planner than ``provenance`` has, by key."""
 
     provenance: EntryProvenance
     table: Table
+    earlier: Mapping[str, PlannedFrom] = field(default_factory=dict)
+
+    def planned_from(self, key: str) -> PlannedFrom:
+        """What the entry ``key`` was planned from and with."""
+        return self.earlier.get(key, (self.provenance.profile, self.provenance.planner))
+
+    def unlike(self, made: EntryProvenance) -> str:
+        """What the table is for, as far as ``made`` is for something else, so that no one file can hold entries of
+        both; empty where it can. A driver that was not known when the table was made may be any."""
+        its = self.provenance
+        found = [its.device] if its.device != made.device else []
+        found += [f"driver {its.driver}"] if its.driver not in ("", made.driver) else []
+        if its.versions != made.versions:
+            found += [f"{name} {version}" for name, version in its.versions if (name, version) not in made.versions]
+        return ", ".join(found) or ("other packages" if its.versions != made.versions else "")
+
+    def with_newer(self, newer: TableFile) -> TableFile:
+        """The entries of both files, which must be for the same; of the same key those of ``newer``."""
+        table = {**self.table, **newer.table}
+        own = (newer.provenance.profile, newer.provenance.planner)
+        kept = {key: self.planned_from(key) for key in self.table if key not in newer.table}
+        earlier = {key: source for key, source in kept.items() if source != own}
+        return TableFile(replace(newer.provenance, digest=digest(table)), table, earlier)
 
     def stale(self, machine: Machine, versions: Mapping[str, str]) -> str:
         """Why the table does not hold on ``machine`` with the packages ``versions``; empty where it does."""
@@ -48,6 +75,7 @@ def save_table(path: Path, found: TableFile) -> None:
     fields = {
         "schema": SCHEMA, "device": p.device, "driver": p.driver, "versions": dict(p.versions), "profile": p.profile,
         "planner": p.planner, "date": p.date, "digest": digest(found.table), "table": found.table,
+        "earlier": {key: {"profile": its, "planner": by} for key, (its, by) in found.earlier.items()},
     }  # fmt: skip
     write_whole(path, json.dumps(fields, indent=1).encode() + b"\n")
 
@@ -67,7 +95,16 @@ def load_table(path: Path) -> TableFile:
         raise MalformedFile(path, "is cut short or was edited: its digest does not match; export it again")
     versions = fields.get("versions")
     texts = {name: str(fields.get(name)) for name in ("device", "driver", "profile", "planner", "date")}
-    if not isinstance(versions, dict) or not all(isinstance(fields.get(name), str) for name in texts):
+    earlier = _earlier(fields.get("earlier", {}))
+    known = all(isinstance(fields.get(name), str) for name in texts)
+    if not isinstance(versions, dict) or not known or earlier is None:
         raise MalformedFile(path, "does not say what it is for: export it again", field="versions")
     pairs = tuple(sorted((str(name), str(version)) for name, version in versions.items()))
-    return TableFile(EntryProvenance("inductor", str(fields["digest"]), versions=pairs, **texts), table)
+    return TableFile(EntryProvenance("inductor", str(fields["digest"]), versions=pairs, **texts), table, earlier)
+
+
+def _earlier(found: object) -> dict[str, PlannedFrom] | None:
+    """``found`` as :attr:`TableFile.earlier`; ``None`` where it is none."""
+    if not isinstance(found, dict) or not all(isinstance(its, dict) for its in found.values()):
+        return None
+    return {str(key): (str(its.get("profile")), str(its.get("planner"))) for key, its in found.items()}

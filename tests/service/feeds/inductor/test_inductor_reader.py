@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -217,10 +218,74 @@ def test_a_bad_line_of_shapes_is_named_and_costs_no_other(
         assert told in capsys.readouterr().err
 
 
-def test_exports_add_up_unless_what_they_come_from_changed(tmp_path: Path) -> None:
+def test_rows_that_tma_cannot_address_are_exported_from_shapes_as_from_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inductor's template has no TMA. One tile is enough: each is assembled."""
+    monkeypatch.setattr(paper_torch, "listed_tiles", lambda problem: (paper_torch.MmTile(64, 64, 32, 4, 2),))
+    (tmp_path / "shapes.csv").write_text("M,N,K,dtype\n1000,3000,777,float16\n")
+    (tmp_path / "keys.txt").write_text(plain_product(1000, 3000, 777, "float16").key())
+    words = ["export", "--target", "inductor", "--device", H200.name]
+    assert main([*words, str(tmp_path / "shapes.csv"), "--out", str(tmp_path / "shapes")]) == 0
+    assert main([*words, "--consumer", str(tmp_path / "keys.txt"), "--out", str(tmp_path / "keys")]) == 0
+    assert main(["verify", *words[1:], str(tmp_path / "shapes.csv"), "--out", str(tmp_path / "shapes")]) == 0
+    one, two = (load_table(tmp_path / out / FILE_NAME).table for out in ("shapes", "keys"))
+    assert one == two
+    assert len(one) == 1
+
+
+def test_entries_of_an_earlier_planner_stay_and_verify_says_so(tmp_path: Path) -> None:
     for number, planner in enumerate(["1", "1", "2"]):
-        table_feed.export(request(tmp_path, shapes=[SHAPES[number]], planner=planner))
-        assert len(load_table(tmp_path / FILE_NAME).table) == (1, 2, 1)[number]
+        report = table_feed.export(request(tmp_path, shapes=[SHAPES[number]], planner=planner))
+        assert (len(load_table(tmp_path / FILE_NAME).table), report.kept) == (number + 1, ())
+    asked = request(tmp_path, shapes=SHAPES[:3], planner="2")
+    reasons = [entry.reason for entry in table_feed.verify(asked).entries]
+    assert reasons == ["planned by 1, not today's planner"] * 2 + [""]
+    table_feed.export(request(tmp_path, shapes=SHAPES[:1], planner="2"))
+    assert [entry.reason for entry in table_feed.verify(asked).entries] == ["", reasons[0], ""], "exported anew"
+
+
+@pytest.mark.parametrize(
+    ("older", "now", "made_for"),
+    [
+        ({"driver": "570.86"}, "580.10", "driver 570.86"),
+        ({"driver": "570.86"}, "", "driver 570.86"),
+        ({"versions": {"torch": "2.11.0"}}, "", "torch 2.11.0"),
+        ({"device": "NVIDIA H100 80GB HBM3"}, "", "NVIDIA H100 80GB HBM3"),
+    ],
+)
+def test_a_table_for_something_else_is_kept_beside(
+    copy: Path, monkeypatch: pytest.MonkeyPatch, older: dict[str, Any], now: str, made_for: str
+) -> None:
+    edit(copy, **older)
+    before = (copy / FILE_NAME).read_bytes()
+    monkeypatch.setattr(table_feed, "machine_here", lambda: Machine(("NVIDIA H200",), now))
+    report = table_feed.export(request(copy, shapes=SHAPES[:1]))
+    (kept,) = report.kept
+    assert Path(kept).read_bytes() == before
+    assert f"  kept {kept}: it was made for {made_for}" in report.lines()
+    found = load_table(copy / FILE_NAME)
+    assert (len(found.table), found.provenance.driver) == (1, now)
+
+
+def test_a_table_of_no_known_driver_is_added_to(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_feed, "machine_here", lambda: Machine(("NVIDIA H200",), "580.10"))
+    assert table_feed.export(request(copy, shapes=[(1024, 1024, 640)])).kept == ()
+    found = load_table(copy / FILE_NAME)
+    assert (len(found.table), found.provenance.driver) == (25, "580.10")
+
+
+@pytest.mark.parametrize("damage", [b'{"hand-tuned": "x"}\n', b"\xff", None])
+def test_a_file_that_was_not_exported_is_kept_beside(copy: Path, damage: bytes | None) -> None:
+    path = copy / FILE_NAME
+    before = damage or path.read_bytes().replace(b'"num_warps": 4', b'"num_warps": 2')
+    path.write_bytes(before)
+    report = table_feed.export(request(copy, shapes=SHAPES[:1]))
+    (kept,) = report.kept
+    assert re.fullmatch(rf"{FILE_NAME}\.replaced-[0-9a-f]{{12}}", Path(kept).name)
+    assert Path(kept).read_bytes() == before
+    assert any("was not exported, or was changed since" in line for line in report.lines())
+    assert len(load_table(path).table) == 1
 
 
 def test_what_cannot_be_exported_says_why(exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
