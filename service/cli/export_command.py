@@ -73,7 +73,7 @@ SchemeName = Annotated[
     str | None, typer.Option(help="For vllm and sglang: how the layer is quantised; the published checkpoint's.")
 ]
 JobTriton = Annotated[str | None, typer.Option(help="The job's Triton release, where it is not installed here.")]
-Untested = Annotated[bool, typer.Option("--untested", help="Go on with a consumer's version that was not tested.")]
+Untested = Annotated[bool, typer.Option("--untested", help="Go on with an untested version of consumer or Triton.")]
 StoreName = Annotated[str | None, typer.Option(help="Take the shapes from this store.", envvar="WARPPLAN_STORE")]
 KernelOption = Annotated[str, typer.Option(help="The warpplan kernel that the consumer computes.")]
 Renames = Annotated[list[str] | None, typer.Option("--rename", help="Plan name=consumer's name, such as BLOCK_M=BM.")]
