@@ -21,10 +21,10 @@ IMPORTS := build/imports
 ROOMS := planner profiler kernels service
 # The releases of Triton that the compiler path supports, each in an environment of its own.
 TRITONS := 3.6.0 3.7.1 3.8.0 3.9.0
-# Consumers whose readers the feeds were tested with, and those tests.
+# Consumers whose readers the feeds were tested with, and the tests that need torch: those, and the example job's.
 FEED_WHEELS := triton==3.9.0 fla-core==0.6.0 helion==1.5.1
 FEED_TESTS := tests/service/feeds/test_triton_autotune.py tests/service/feeds/test_triton_remote.py \
-	tests/service/feeds/inductor tests/service/feeds/fla tests/service/feeds/helion
+	tests/service/feeds/inductor tests/service/feeds/fla tests/service/feeds/helion tests/test_train_example.py
 # Wheels of programs that read our exports, without what they depend on: their files are run alone.
 CONSUMERS := build/feeds/site
 MOE_FACTS := service/feeds/moe_facts/data
@@ -41,7 +41,7 @@ run: $(VENV)/.core  ## install, plan the bundled shapes, print them, serve on 12
 test: lint  ## lint, types, import contracts and every test (those that need a GPU skip without one)
 	$(BIN)/python -m pytest -q -n 2 $(PYTEST_ARGS)
 
-test-feeds: $(VENV)/.test $(CONSUMERS)/.ready build/torch-feeds/.ready  ## the feeds read by their consumers' own readers, without a GPU (1 GB of wheels)
+test-feeds: $(VENV)/.test $(CONSUMERS)/.ready build/torch-feeds/.ready  ## no GPU: the feeds read by their consumers' own readers, the example job, small (1 GB of wheels)
 	WARPPLAN_CONSUMERS=$(CONSUMERS) $(BIN)/python -m pytest -q tests/service/feeds $(PYTEST_ARGS)
 	build/torch-feeds/bin/python -m pytest -q -p no:cacheprovider $(FEED_TESTS) $(PYTEST_ARGS)
 

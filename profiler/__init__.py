@@ -4,7 +4,7 @@ traces of real kernels are read here too, and recorded profiles ship in ``data/`
 EXPORTS = {
     "collect": ("collect",),
     "embedded": ("embedded",),
-    "fit": ("MeasuredShape",),
+    "fit": ("Floats", "MeasuredShape"),
     "profile_files": ("save",),
     "recalibrate": ("Fit", "recalibrate", "Recalibration", "with_calibration"),
     "records": ("Record",),

@@ -195,3 +195,15 @@ def _bound(node: ast.stmt) -> Iterator[tuple[str, tuple[str, ...]]]:
             yield from ((name, ()) for name in re.findall(r"^\s*``(\w+)``:", text))
         case _:
             return
+
+
+def test_what_make_test_feeds_installs_for_a_test_it_runs() -> None:
+    """A test that skips and names ``make test-feeds`` is among ``FEED_TESTS``, as the example job is."""
+    listed = re.search(r"^FEED_TESTS := ((?:.*\\\n)*.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert listed is not None
+    places = [ROOT / word for word in listed[1].replace("\\", "").split()]
+    assert [place for place in places if not place.exists()] == []
+    naming = [path for path in (ROOT / "tests").rglob("test_*.py") if "make test-feeds installs it" in path.read_text()]
+    assert ROOT / "tests" / "test_train_example.py" in naming
+    naming.remove(Path(__file__).resolve())
+    assert [path for path in naming if not any(path.is_relative_to(place) for place in places)] == []

@@ -15,8 +15,8 @@ from types import SimpleNamespace
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs torch")
-pytest.importorskip("matplotlib", reason="needs the extra examples")
+torch = pytest.importorskip("torch", reason="needs torch (no GPU): make test-feeds installs it")
+pytest.importorskip("matplotlib", reason="needs matplotlib: make test-feeds installs it")
 
 FOLDER = Path(__file__).parents[1] / "examples" / "train"
 sys.path[:0] = [str(FOLDER), str(FOLDER.parent / "common")]

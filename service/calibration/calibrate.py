@@ -8,15 +8,16 @@ from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from warpplan.kernels import registry
 from warpplan.kernels.declaration import Shape, options_of
 from warpplan.planner.errors import InvalidInput, WarpplanError
-from warpplan.planner.predict.time_model import DeviceWork, Rates
+from warpplan.planner.predict.time_model import DeviceWork, Rates, terms
 from warpplan.planner.values.device import Device, device
 from warpplan.planner.values.profile import Identity, Profile
 from warpplan.planner.values.tuning import TuningConfig
-from warpplan.profiler.fit import MeasuredShape
+from warpplan.profiler.fit import Floats, MeasuredShape
 from warpplan.profiler.recalibrate import Recalibration, recalibrate, with_calibration
 from warpplan.service.config_request import ConfigRequest
 from warpplan.service.store.answer_store import Store
@@ -152,19 +153,22 @@ def _measured_shapes(
 ) -> list[tuple[Problem, MeasuredShape]]:
     """The problems of one kernel, dtype and options with what their configurations ask of the device."""
     name, problem = next(iter(times))
-    chosen = {problem: spread_by_time(found) for problem, found in times.items()}
-    configs = dict.fromkeys(time.config for found in chosen.values() for time in found)
-    shapes = [p.canonical for _, p in chosen]
-    rows, works = _kernel(name).device_works(list(configs), shapes, problem.dtype, gpu, profile)
+    kernel = _kernel(name)
+    configs = dict.fromkeys(time.config for found in times.values() for time in found)
+    shapes = [p.canonical for _, p in times]
+    rows, works = kernel.device_works(list(configs), shapes, problem.dtype, gpu, profile)
     # One fit has one rate of the tensor cores: another dtype's work is counted in it.
     faster = Rates.of(profile, problem.dtype).tensor_flops / rates.tensor_flops
     measured = []
-    for (key, found), work in zip(chosen.items(), works, strict=True):
-        kept = [time for time in found if time.config in rows]
+    for (key, found), work in zip(times.items(), works, strict=True):
+        kept = sorted((t for t in found if t.config in rows), key=lambda t: (t.time_us, repr(t.config)))
         if kept:
             mine = work.take(np.array([rows[time.config] for time in kept]))
             mine = replace(mine, executed_flops=mine.executed_flops / faster)
-            measured.append((key, MeasuredShape(key[1].canonical, mine, np.array([t.time_us for t in kept]))))
+            time_us = np.array([time.time_us for time in kept])
+            constants = kernel.time_constants(key[1].canonical, problem.dtype, profile, mine.structures)
+            chosen = spread_by_time(time_us, terms(mine, rates, constants)[1])
+            measured.append((key, MeasuredShape(key[1].canonical, mine.take(chosen), time_us[chosen])))
     return measured
 
 
@@ -174,14 +178,17 @@ def _kernel(name: str) -> UsesTimeModel:
     return kernel
 
 
-def spread_by_time(times: Sequence[SeriesTime]) -> list[SeriesTime]:
-    """At most :data:`MOST_CONFIGS`: the fastest ones, which the ranking is about, and as many spread over the rest."""
-    ordered = sorted(times, key=lambda time: (time.time_us, repr(time.config)))
-    if len(ordered) <= MOST_CONFIGS:
+def spread_by_time(time_us: Floats, predicted: Floats) -> NDArray[np.int64]:
+    """The positions of at most :data:`MOST_CONFIGS`: the fastest ones, which the ranking is about, and as many spread
+    over the rest. One counts as fast as it is predicted to be at the most: the fastest of many readings would be those
+    that are wrong."""
+    believed = np.maximum(time_us, predicted * np.median(time_us / predicted))
+    ordered = np.argsort(believed, kind="stable")
+    if ordered.size <= MOST_CONFIGS:
         return ordered
     first = MOST_CONFIGS // 2
-    rest = np.linspace(first, len(ordered) - 1, MOST_CONFIGS - first).round().astype(int)
-    return [*ordered[:first], *(ordered[i] for i in rest.tolist())]
+    rest = np.linspace(first, ordered.size - 1, MOST_CONFIGS - first).round().astype(int)
+    return np.concatenate([ordered[:first], ordered[rest]])
 
 
 def _spread(problems: Sequence[Problem]) -> list[Problem]:

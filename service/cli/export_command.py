@@ -77,7 +77,7 @@ JobTriton = Annotated[str | None, typer.Option(help="The job's Triton release, w
 JobDriver = Annotated[
     str | None, typer.Option(help="For triton, vllm and sglang: the driver under which the job runs, where not this.")
 ]
-Untested = Annotated[bool, typer.Option("--untested", help="Go on with a consumer's version that was not tested.")]
+Untested = Annotated[bool, typer.Option("--untested", help="Go on with an untested version of consumer or Triton.")]
 StoreName = Annotated[str | None, typer.Option(help="Take the shapes from this store.", envvar="WARPPLAN_STORE")]
 KernelOption = Annotated[str, typer.Option(help="For inductor: the warpplan kernel whose shapes are meant.")]
 Values = Annotated[list[str] | None, typer.Option("--set", help="For inductor: aten=false keeps ATen out of the race.")]

@@ -20,10 +20,9 @@ class Machine:
 
     @property
     def label(self) -> str:
-        """``NVIDIA H200, driver 570.86``; empty where nothing is known. What was measured under one label says nothing
-        about another."""
-        parts = [*self.gpus, *([f"driver {self.driver}"] if self.driver else [])]
-        return ", ".join(parts)
+        """``NVIDIA H200, driver 570.86``; empty where either is not known. What was measured under one label says
+        nothing about another, and an empty one may be any machine's: what was measured there is shared with nobody."""
+        return ", ".join([*self.gpus, f"driver {self.driver}"]) if self.gpus and self.driver else ""
 
 
 def machine_here(proc: Path = PROC) -> Machine:

@@ -38,7 +38,7 @@ class Backend(RemoteCacheBackend):
     """The files of one cache ``key``, which Triton digests from all that a compilation depends on.
 
     Triton's key holds the architecture, not the GPU: tuning results are kept for the model and driver of this machine,
-    and those of another are a miss.
+    and those of another are a miss. Where these are not known, tuning results stay on the host.
     """
 
     def __init__(self, key: str) -> None:
@@ -68,7 +68,7 @@ class Backend(RemoteCacheBackend):
 
     def put(self, filename: str, data: bytes) -> None:
         """Keep ``data``; Triton itself writes the local file."""
-        if not filename.endswith(HOST_SUFFIXES):
+        if not self._stays_here(filename):
             self._remote.put(self._key, filename, data, self._scope(filename))
         if filename.endswith(TUNED_SUFFIX):
             self._note(filename, data)
@@ -79,9 +79,14 @@ class Backend(RemoteCacheBackend):
     def _by_scope(self, names: list[str]) -> list[tuple[str, list[str]]]:
         groups: dict[str, list[str]] = {}
         for name in names:
-            if not name.endswith(HOST_SUFFIXES):
+            if not self._stays_here(name):
                 groups.setdefault(self._scope(name), []).append(name)
         return list(groups.items())
+
+    def _stays_here(self, name: str) -> bool:
+        """Whether the file is this host's alone. What an unknown machine measured holds on no other: not even on
+        another unknown one, which may have another GPU."""
+        return name.endswith(HOST_SUFFIXES) or (name.endswith(TUNED_SUFFIX) and not self._machine.label)
 
     def _scope(self, name: str) -> str:
         return self._machine.label if name.endswith(TUNED_SUFFIX) else ""

@@ -92,6 +92,7 @@ def _lines(report: CalibrationReport) -> list[str]:
 
 def _line(r: Recalibration) -> str:
     what = f"{r.name}: {r.configurations} configurations of {r.shapes} shapes"
+    what += f", {r.outliers} outliers left out" if r.outliers else ""
     if r.before is None or r.after is None:
         return f"{what}: kept as it is: {r.reason}"
     unseen = (
@@ -108,8 +109,9 @@ def _as_json(report: CalibrationReport, key: str | None, out: Path | None) -> di
         "left_out": [{"environment": dict(e), "measured": count} for e, count in report.others],
         "calibrations": [
             {
-                "name": r.name, "shapes": r.shapes, "configurations": r.configurations, "reason": r.reason,
-                "calibrated": r.calibration is not None, "before": _fit(r.before), "after": _fit(r.after),
+                "name": r.name, "shapes": r.shapes, "configurations": r.configurations, "outliers": r.outliers,
+                "reason": r.reason, "calibrated": r.calibration is not None,
+                "before": _fit(r.before), "after": _fit(r.after),
             }
             for r in report.calibrations
         ],

@@ -6,6 +6,7 @@
 
 Helion writes what it gets to ``$HELION_CACHE_DIR/<key>.best_config`` and reads that where the service is away. Its key
 has no driver, and but for its strict caches no version: records are kept apart by them, and those of others are a miss.
+A machine whose GPU and driver are not known keeps its records to itself.
 
 Source: Helion 1.5.1, ``autotuner/remote_cache.py``.
 """
@@ -33,12 +34,13 @@ class HelionRecords(HelionBackend):  # type: ignore[misc]  # helion is untyped h
 
     def __init__(self) -> None:
         self._remote = RemoteArtifacts.of_environment(CONSUMER)
+        label = machine_here().label
         versions = [f"{name} {_version(name)}" for name in PACKAGES]
-        self._scope = ", ".join(part for part in (machine_here().label, *versions) if part)
+        self._scope = ", ".join((label, *versions)) if label else ""
 
     def get(self, key: str) -> str | None:
         """The record under ``key`` as it was put; ``None`` where there is none that Helion can read."""
-        data = (self._remote.get(key, [FILE], self._scope) or {}).get(FILE)
+        data = (self._remote.get(key, [FILE], self._scope) or {}).get(FILE) if self._scope else None
         if data is None:
             return None
         if not readable(data):
@@ -48,13 +50,14 @@ class HelionRecords(HelionBackend):  # type: ignore[misc]  # helion is untyped h
 
     def put(self, key: str, data: str) -> None:
         """Keep ``data`` under ``key``, unless there is a record."""
-        self._remote.put(key, FILE, data.encode(), self._scope)
+        if self._scope:
+            self._remote.put(key, FILE, data.encode(), self._scope)
 
     def list(self, max_results: int | None = None) -> Iterable[str]:
         """The records of machines and versions like this one, newest first."""
         most = MOST_LISTED if max_results is None else max_results
         found: list[str] = []
-        for key in self._remote.keys() or ():
+        for key in (self._remote.keys() or ()) if self._scope else ():
             if len(found) >= most:
                 break
             record = self.get(key)

@@ -56,6 +56,9 @@ LAYER = "layer"
 """The title of the layer that a table is for, in its provenance."""
 EXAMPLE_TRITON = "3.8.0"
 """Shown where --job-triton is no release."""
+TESTED_TRITONS = ("3.6", "3.7", "3.8", "3.9")
+"""Releases of Triton that tables are written for without --untested: those that ``make compile-matrix`` compiles with.
+How many registers a tile takes is a release's own."""
 
 
 @dataclass(frozen=True)
@@ -257,7 +260,20 @@ def _understood(consumer: MoeConsumer, request: FeedRequest) -> _Job:
         require_tested(installed, consumer.tested, untested=request.untested)
     source = kernel_source(consumer.kernel, chosen, installed)
     resolved = {**settings, "triton": consumer.triton(installed, settings)}
+    _require_tested_triton(resolved["triton"], untested=request.untested)
     return _Job(consumer, request, model, chosen, int(tp), device(request.device), installed, source, resolved)
+
+
+def _require_tested_triton(version: str, *, untested: bool) -> None:
+    """Raise :class:`InvalidInput` for a release that is not among :data:`TESTED_TRITONS`, unless ``untested`` allows
+    it. A version that is not known passes: the consumer's tables are not named by it."""
+    release = ".".join(version.split(".")[:2])
+    if version[:1].isdigit() and release not in TESTED_TRITONS and not untested:
+        raise InvalidInput(
+            f"triton {version} was not tested: what its kernels need of an SM may have changed. Tested: "
+            f"{', '.join(TESTED_TRITONS)}. Give --untested to go on all the same",
+            field="triton", value=version, limit=list(TESTED_TRITONS),
+        )  # fmt: skip
 
 
 def _read(

@@ -146,6 +146,20 @@ class TestBackend:
         assert backend(H100).get([name]) == {}
         assert backend(Machine(H200.gpus, "580.10")).get([name]) == {}
 
+    @pytest.mark.parametrize("unknown", [NOWHERE, Machine(driver="570.86"), Machine(H200.gpus)])
+    def test_tuning_of_a_machine_that_is_not_known_stays_there(
+        self, backend: Callable[..., triton_remote.Backend], unknown: Machine, tmp_path: Path
+    ) -> None:
+        name = "matmul.autotune.json"
+        backend(unknown).put(name, TUNED)
+        assert [backend(machine).get([name]) for machine in (unknown, NOWHERE, H200)] == [{}, {}, {}]
+        backend(H200).put("other.autotune.json", TUNED)
+        assert backend(unknown).get(["other.autotune.json"]) == {}
+        path = put_locally(tmp_path, name, TUNED)
+        assert backend(unknown).get([name]) == {name: TUNED}, "as Triton's own manager finds it"
+        path.unlink()
+        assert backend(unknown).get([name]) == {}, "what only the disk had was not sent either"
+
     def test_a_compiled_kernel_is_for_every_gpu_of_its_key(self, backend: Callable[..., triton_remote.Backend]) -> None:
         backend(H200).put("k.cubin", b"x")
         assert backend(H100).get(["k.cubin"]) == {"k.cubin": b"x"}
@@ -294,4 +308,4 @@ class TestMachine:
 
     def test_none(self, tmp_path: Path) -> None:
         assert machine_here(tmp_path / "none") == Machine()
-        assert Machine().label == ""
+        assert [m.label for m in (Machine(), Machine(driver="570.86"), Machine(H200.gpus))] == [""] * 3

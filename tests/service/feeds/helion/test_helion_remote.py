@@ -108,6 +108,20 @@ def test_another_driver_or_gpu_is_a_miss(searches: list[Any], job: Callable[...,
     assert list(HelionRecords().list()) == []
 
 
+@pytest.mark.parametrize("unknown", [Machine(), Machine(driver="570.86")])
+def test_a_machine_that_is_not_known_shares_no_record(job: Callable[..., None], unknown: Machine) -> None:
+    record = '{"config": "{}"}'
+    job(1, unknown)
+    HelionRecords().put("a" * 64, record)
+    job(2, unknown)
+    assert HelionRecords().get("a" * 64) is None
+    job(3)
+    HelionRecords().put("a" * 64, record)
+    job(4, unknown)
+    assert HelionRecords().get("a" * 64) is None
+    assert list(HelionRecords().list()) == []
+
+
 def test_another_version_is_a_miss(
     searches: list[Any], job: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from warpplan.service.feeds.machine_here import Machine
 from warpplan.service.feeds.moe.exported_layers import layer_difference, layers_of
 from warpplan.service.feeds.moe.model_shapes import MODELS, MoeLayer, layer_of, model_named
 from warpplan.service.feeds.moe.moe_choice import MoeChooser
+from warpplan.service.feeds.moe.moe_feed import TESTED_TRITONS
 from warpplan.service.feeds.moe.moe_launch import launch_facts, up_product
 from warpplan.service.feeds.moe.routing import routed, unsorted
 from warpplan.service.feeds.moe.table_files import (
@@ -45,6 +47,7 @@ from warpplan.service.feeds.moe_facts.shipped_facts import kernel_digest, shippe
 from warpplan.service.feeds.moe_facts.tile_facts import kernel_source
 from warpplan.service.feeds.moe_facts.tuning_space import TOKENS, MoeConfig, groups_by_preference, tiles, valid
 
+ROOT = Path(__file__).parents[4]
 PROFILE = embedded("NVIDIA H200")
 MIXTRAL = {"model": "mixtral-8x7b", "tp": "8"}
 
@@ -423,6 +426,22 @@ class TestWithoutTheConsumer:
     def test_a_triton_that_is_no_release_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(InvalidInput, match="expected a release"):
             sglang_moe.export(request(tmp_path, **MIXTRAL, triton="../.."))
+
+    @pytest.mark.parametrize("feed", [sglang_moe, vllm_moe])
+    def test_a_triton_that_was_not_tested_is_refused(self, tmp_path: Path, feed: ModuleType) -> None:
+        asked = request(tmp_path, **MIXTRAL, triton="3.99")
+        for answer in (feed.export, feed.verify):
+            with pytest.raises(
+                InvalidInput, match=r"triton 3\.99 was not tested: .* Tested: 3\.6, .*3\.9\. Give --untested"
+            ):
+                answer(asked)
+        assert not list(tmp_path.iterdir())
+        assert feed.export(replace(asked, untested=True)).entries
+
+    def test_tested_tritons_are_those_that_the_compile_matrix_has(self) -> None:
+        tritons = re.search(r"^TRITONS := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        assert tritons is not None
+        assert [version.rpartition(".")[0] for version in tritons[1].split()] == list(TESTED_TRITONS)
 
 
 def install(site: Path, metadata: str) -> None:
