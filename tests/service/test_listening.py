@@ -85,9 +85,39 @@ def test_of_repeated_tunings_the_least_time_stands(url: str, http: httpx.Client)
         for time_ms in (0.5, 0.3, 0.4):
             listener(**event({64: [time_ms], 128: [float("inf")]}))
         listener.flush()
-        listener(**event({64: [0.7], 128: [0.9]}, hit=True))
+        listener(**event({64: [0.7], 128: [0.9]}))
     assert [(row["time_us"], row["reports"]) for row in kept(http)].count((300.0, 4)) == 1
     assert [(row["time_us"], row["reports"]) for row in kept(http)].count((900.0, 4)) == 1
+
+
+def test_what_triton_read_from_its_disk_cache_is_no_measurement(url: str, http: httpx.Client) -> None:
+    """Its times are the entry's own, such as the predicted one that ``warpplan export`` writes."""
+    heard: list[dict[str, Any]] = []
+    with listen(url, interval_s=60) as listener:
+        listener._before = lambda **said: heard.append(said)
+        listener(**event({64: [0.1]}, hit=True))
+        listener(**event({64: [0.5], 128: [0.4]}))
+    assert (listener.posted, listener.cached, listener.dropped, listener.lost) == (1, 1, 0, 0)
+    assert [said["cache_hit"] for said in heard] == [True, False]
+    assert sorted(row["time_us"] for row in kept(http)) == [400.0, 500.0]
+
+
+def test_a_hit_that_an_older_client_posts_is_not_kept(http: httpx.Client) -> None:
+    configs = [{"config": {"kwargs": {}, "num_warps": 4, "num_stages": 1}, "time_us": 5.0}]
+    tuning = {"kernel": KERNEL, "source": "s", "key": [], "configs": configs}
+    body = {"device": "NVIDIA H200", "tunings": [tuning | {"hit": True}, tuning | {"key": [1]}]}
+    assert http.post("/v1/tunings", json=body).json() == {"recorded": 1}
+    assert [row["key"] for row in kept(http)] == [[1]]
+    assert "warpplan_tunings_total 1" in http.get("/metrics").text
+    assert http.post("/v1/tunings", json=body | {"tunings": [tuning | {"hit": True}]}).json() == {"recorded": 0}
+
+
+def test_a_configuration_whose_time_is_none_costs_itself(url: str, http: httpx.Client) -> None:
+    with listen(url, interval_s=60) as listener:
+        listener(**event({64: [float("nan")], 128: [0.4], 256: [1e-9], 512: [float("inf")]}))
+    assert (listener.posted, listener.lost) == (1, 0)
+    rows = {row["config"]["kwargs"]["BLOCK"]: row["time_us"] for row in kept(http)}
+    assert rows == {128: 400.0, 512: None}
 
 
 def test_a_report_that_is_replayed_a_thousand_times_counts_once(url: str, http: httpx.Client) -> None:

@@ -35,7 +35,7 @@ def _tunings(request: Request) -> Tunings:
 @router.post("", status_code=201)
 async def report(body: tuning_schemas.TuningReport, request: Request) -> tuning_schemas.TuningsRecorded:
     """What a job tuned. Times are kept by kernel, source, key, configuration and machine; of repeated reports the least
-    time stands."""
+    time stands. A tuning that was found in a cache (``hit``) is no measurement, and is not kept."""
     gpu = body.environment.get("gpu", body.device)
     if gpu != body.device:
         raise InvalidInput(
@@ -43,14 +43,16 @@ async def report(body: tuning_schemas.TuningReport, request: Request) -> tuning_
             field="environment.gpu", value=gpu, limit=body.device,
         )  # fmt: skip
     environment = environment_of(body.environment)
+    # What an entry of Triton's disk cache says may be another machine's time, or a prediction that we exported.
+    tuned = [t for t in body.tunings if not t.hit]
     times = [
         TunedTime(t.kernel, t.source, tuple(t.key), c.config.tuning(), body.device, environment, c.time_us)
-        for t in body.tunings
+        for t in tuned
         for c in t.configs
     ]
     limiter = cast(CapacityLimiter, request.app.state.writers)
     await to_thread.run_sync(partial(_tunings(request).record, times), limiter=limiter)
-    cast(Metrics, request.app.state.metrics).add("warpplan_tunings_total", len(body.tunings))
+    cast(Metrics, request.app.state.metrics).add("warpplan_tunings_total", len(tuned))
     return tuning_schemas.TuningsRecorded(recorded=len(times))
 
 
