@@ -53,6 +53,13 @@ def event(times: dict[int, list[float]], key: tuple[Any, ...] = (4096, "torch.bf
     }
 
 
+@pytest.fixture(autouse=True)
+def on_an_h200(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machines that run this have no GPU; the versions are theirs."""
+    here = listening.environment() | {"gpu": "NVIDIA H200"}
+    monkeypatch.setattr(listening, "environment", lambda gpu=0: here)
+
+
 class _ByIdentity:
     """``dict.items`` of configurations that cannot be hashed here."""
 
@@ -157,6 +164,7 @@ def test_keys_sources_and_machines_are_not_mixed(url: str, http: httpx.Client) -
         ({"configs": [{"config": {"kwargs": {}, "num_warps": 4, "num_stages": 1}, "time_us": 1e-9}]}, "time_us"),
         ({"configs": [{"config": {"kwargs": {}, "num_warps": 4, "num_stages": 1}, "time_us": 1e12}]}, "time_us"),
         ({"configs": [{"config": {"kwargs": {}, "num_warps": 0, "num_stages": 1}, "time_us": 1}]}, "num_warps"),
+        ({"configs": [{"config": {"kwargs": {}, "num_warps": 4, "num_stages": 1}, "time_us": 0.2}]}, "0.time_us"),
         ({"more": 1}, "more"),
     ],
 )
@@ -179,6 +187,26 @@ def test_another_gpu_in_the_environment(http: httpx.Client) -> None:
     body = {"device": "NVIDIA H200", "environment": {"gpu": "NVIDIA B200"}, "tunings": [tuning]}
     reply = http.post("/v1/tunings", json=body)
     assert (reply.status_code, reply.json()["field"]) == (422, "environment.gpu")
+
+
+def test_a_gpu_that_nobody_knows_is_refused_at_once(
+    url: str, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = []
+    send = listening._send
+    monkeypatch.setattr(listening, "_send", lambda *request: (sent.append(1), send(*request)))
+    monkeypatch.setattr(listening, "environment", lambda gpu=0: {"gpu": "FooGPU"})
+    with listen(url, interval_s=60) as listener:
+        for number in range(9):
+            listener(**event({64: [0.5]}, key=(number,)))
+    assert (listener.posted, listener.lost, len(sent)) == (0, 9, 1)
+    tuning = {
+        "kernel": KERNEL, "source": "s", "key": [],
+        "configs": [{"config": {"kwargs": {}, "num_warps": 4, "num_stages": 1}, "time_us": 5.0}],
+    }  # fmt: skip
+    reply = http.post("/v1/tunings", json={"device": "FooGPU", "tunings": [tuning]})
+    assert (reply.status_code, reply.json()["field"], "NVIDIA H200" in reply.json()["limit"]) == (404, "device", True)
+    assert kept(http) == []
 
 
 def test_without_a_store(serve: Callable[[FastAPI], str]) -> None:
