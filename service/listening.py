@@ -274,7 +274,7 @@ def _tuning(fn: Any, key: Any, best_config: Any, timings: Any) -> Json:
     return {
         "kernel": f"{fn.fn.__module__}.{fn.fn.__qualname__}",
         "source": str(fn.cache_key),
-        "key": [_part(part) for part in key],
+        "key": [key_part(part) for part in key],
         "configs": configs,
         "best": _config(best_config),
         "hit": False,
@@ -300,8 +300,8 @@ def _trial(decision: Any) -> Json:
     }  # fmt: skip
 
 
-def _part(part: Any) -> str | int | float | bool | None:
-    """A part of a tuning key: what JSON has stays, anything else is its text."""
+def key_part(part: Any) -> str | int | float | bool | None:
+    """A part of a tuning key as it is posted: what JSON has stays, anything else is its text."""
     if isinstance(part, int) and abs(part) >= 1 << 63:
         return hex(part)  # JSON writes no more than 4,300 digits
     plain = part is None or isinstance(part, str | int) or (isinstance(part, float) and isfinite(part))
@@ -310,7 +310,7 @@ def _part(part: Any) -> str | int | float | bool | None:
 
 def _config(config: Any) -> Json:
     """The fields of a ``triton.Config``; values that JSON does not have by their text."""
-    kwargs = {str(k): _part(v) if isinstance(v, bool | int | str) else str(v) for k, v in config.kwargs.items()}
+    kwargs = {str(k): key_part(v) if isinstance(v, bool | int | str) else str(v) for k, v in config.kwargs.items()}
     ctas, registers = getattr(config, "num_ctas", None), getattr(config, "maxnreg", None)
     return {
         "kwargs": kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages, "num_ctas": ctas or 1,
