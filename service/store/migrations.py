@@ -199,7 +199,8 @@ MIGRATIONS = (
             # The id digests source and question.
             """CREATE TABLE launch_keys (
                 id TEXT PRIMARY KEY,
-                source TEXT NOT NULL, question TEXT NOT NULL, tuning_key TEXT NOT NULL, checksum TEXT NOT NULL)""",
+                source TEXT NOT NULL, question TEXT NOT NULL, tuning_key TEXT NOT NULL, arguments TEXT NOT NULL,
+                checksum TEXT NOT NULL)""",
             "CREATE INDEX launch_keys_source ON launch_keys (source)",
             # Until now what Triton had read from its disk cache was kept too: an exported prediction may be among what
             # autotuners reported. What warpplan tune measured is certain.

@@ -6,7 +6,7 @@ and the dtypes of its tensors. A reported time counts for an answer only where t
 
 - the autotuner is outermost, so that it sees the arguments that the signature gives;
 - every size of the answer is the value of a ``key=`` argument, so that no other size can have the same key;
-- no other kept question has the same key;
+- no other kept question has the same key and other arguments;
 - the configuration is one that the answer ranks.
 
 Of any other launch the prediction stays.
@@ -35,11 +35,11 @@ def launch_keys_of(layers: Any, answers: Iterable[KernelAnswer]) -> list[LaunchK
 
     if not isinstance(layers, Autotuner):
         return []
-    found = ((answer, _launch_key(layers, answer)) for answer in answers)
-    return [LaunchKey(answer.source, answer.tuning_key, key) for answer, key in found if key is not None]
+    found = (_launch_key(layers, answer) for answer in answers)
+    return [key for key in found if key is not None]
 
 
-def _launch_key(tuner: Any, answer: KernelAnswer) -> tuple[str | int | float | bool | None, ...] | None:
+def _launch_key(tuner: Any, answer: KernelAnswer) -> LaunchKey | None:
     shape = dict(answer.shape)
     words = {**{name: str(size) for name, size in shape.items()}, **parse_signature(answer.signature or "")}
     tuned = {name for config in tuner.configs for name in config.kwargs}
@@ -53,7 +53,11 @@ def _launch_key(tuner: Any, answer: KernelAnswer) -> tuple[str | int | float | b
     fixed = {name for name in shape if any(name in (key, words[key]) for key in named)}
     if fixed != set(shape):
         return None
-    return tuple(key_part(part) for part in tuning_key(tuner, (), values))
+    key = tuple(key_part(part) for part in tuning_key(tuner, (), values))
+    # Of what has no value here, such as a descriptor, the signature's word tells launches apart.
+    told = {name: words[name] if value is None else getattr(value, "dtype", value) for name, value in values.items()}
+    arguments = tuple((name, key_part(value)) for name, value in told.items())
+    return LaunchKey(answer.source, answer.tuning_key, key, arguments)
 
 
 def times_of(answers: Sequence[KernelAnswer], tunings: Tunings) -> tuple[TunedTime, ...]:

@@ -18,7 +18,7 @@ from warpplan.service.store.database import Database
 from warpplan.service.store.upserts import insert_or_replace
 
 KeyPart = str | int | float | bool | None
-GUARDED = ("id", "source", "question", "tuning_key")
+GUARDED = ("id", "source", "question", "tuning_key", "arguments")
 LAUNCH_KEYS = table("launch_keys", *(column(name) for name in (*GUARDED, "checksum")))
 _OF_SOURCE = select(LAUNCH_KEYS).where(LAUNCH_KEYS.c.source == bindparam("source"))
 
@@ -28,11 +28,13 @@ Question = tuple[str, ...]
 
 @dataclass(frozen=True)
 class LaunchKey:
-    """``source`` is Triton's hash of the kernel, ``key`` what its autotuner makes of the launch ``question``."""
+    """``source`` is Triton's hash of the kernel, ``key`` what its autotuner makes of the launch ``question``, which has
+    ``arguments``: values by parameter, of tensors the dtype."""
 
     source: str
     question: Question
     key: tuple[KeyPart, ...]
+    arguments: tuple[tuple[str, KeyPart], ...]
 
 
 class LaunchKeys:
@@ -52,14 +54,14 @@ class LaunchKeys:
             connection.execute(statement, [rows[name] for name in sorted(rows)])
 
     def of_source(self, source: str) -> Mapping[Question, str]:
-        """The key, as :func:`key_text` has it, of each question about the kernel ``source``. A key that several have is
-        no question's: a time under it may be of either launch. A damaged row is left out."""
+        """The key, as :func:`key_text` has it, of each question about the kernel ``source``. A key of launches with
+        unlike arguments is no question's: a time under it may be of either. A damaged row is left out."""
         with self._database.reading() as connection:
             rows = connection.execute(_OF_SOURCE, {"source": json.dumps(source)}).mappings().all()
         whole = [row for row in rows if row["checksum"] == quick_checksum(tuple(row[name] for name in GUARDED))]
-        times_met = Counter(row["tuning_key"] for row in whole)
+        launches = Counter(key for key, _ in {(row["tuning_key"], row["arguments"]) for row in whole})
         return {
-            tuple(json.loads(row["question"])): row["tuning_key"] for row in whole if times_met[row["tuning_key"]] == 1
+            tuple(json.loads(row["question"])): row["tuning_key"] for row in whole if launches[row["tuning_key"]] == 1
         }
 
 
@@ -71,5 +73,6 @@ def key_text(key: Sequence[KeyPart]) -> str:
 def _row(key: LaunchKey) -> dict[str, Any]:
     # ASCII escapes: PostgreSQL keeps no zero bytes.
     asked = {"source": json.dumps(key.source), "question": json.dumps(list(key.question))}
-    row = {"id": hashlib.sha256(canonical_json(asked)).hexdigest(), **asked, "tuning_key": key_text(key.key)}
+    row = {"id": hashlib.sha256(canonical_json(asked)).hexdigest(), **asked}
+    row |= {"tuning_key": key_text(key.key), "arguments": json.dumps(sorted(key.arguments))}
     return {**row, "checksum": quick_checksum(tuple(row[name] for name in GUARDED))}

@@ -161,6 +161,17 @@ def test_two_kept_questions_of_one_key_are_both_predicted(predicted: KernelAnswe
     assert times_of(KernelAnswers(store.database).of("product"), tunings) == ()
 
 
+def test_a_question_that_is_spelt_differently_is_the_same_launch(
+    predicted: KernelAnswer, spec: str, store: Store
+) -> None:
+    words = (word.replace("stride_am=K", "stride_am=1024") for word in ALL)
+    assert main(["tune", spec, *words, "--store", store.name]) == 0
+    tunings, answers = Tunings(store.database), KernelAnswers(store.database).of("product")
+    heard(predicted, tunings)
+    assert {time.key for time in times_of(answers, tunings)} == {answer.tuning_key for answer in answers}
+    assert len(answers) == 2
+
+
 def test_a_key_that_leaves_a_size_open_stands_for_no_launch(
     tmp_path: Path, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
