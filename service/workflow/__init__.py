@@ -6,6 +6,7 @@ EXPORTS = {
     "bundled_shapes": ("bundled",),
     "configure": ("EVERY_CANDIDATE", "Workflow"),
     "planning_pool": ("PLANNERS", "PlanningPool"),
+    "plausibility": ("require_launchable", "require_same_gpu"),
     "profiles": ("planner_version", "Profiles", "ProfileSource"),
     "request": ("check", "DEFAULT_DEVICE", "DEFAULT_DTYPE", "example_size", "Item", "require_whole_text"),
     "shape_files": ("at_line", "fields_once", "Line", "read_shapes"),
