@@ -7,6 +7,6 @@ read, ``views`` draws. A training job imports ``client`` alone, which needs noth
 
 EXPORTS = {
     "config_request": ("canonical_json", "ConfigRequest"),
-    "listening": ("environment", "LEAST_US", "MOST_US"),
+    "listening": ("environment", "key_part", "LEAST_US", "MOST_US"),
     "metrics": ("Metrics",),
 }

@@ -76,10 +76,10 @@ class Client:
 
     ``timeout`` is the longest wait for one whole reply in seconds, however slowly it arrives. After a failure to reach
     it the service is left alone for ``pause`` seconds, so that a job with a thousand shapes does not wait a thousand
-    times. ``on_error="none"`` makes an
-    unreachable service a ``None`` instead of :class:`ServiceUnavailable`; a refusal always raises, because asking again
-    does not help. Answers are remembered with their entity tag and fetched again only when they have changed. Safe to
-    share between threads and across fork.
+    times. ``on_error="none"`` makes an unreachable service a ``None`` instead of :class:`ServiceUnavailable`, and so a
+    kernel of which :meth:`tuned` finds nothing kept; a refusal always raises, because asking again does not help.
+    Answers are remembered with their entity tag and fetched again only when they have changed. Safe to share between
+    threads and across fork.
 
     Ranks that must launch alike: ``record`` is a folder in which each rank writes what it was told, for ``warpplan
     agree`` to compare; ``rank`` is by default what torchrun, Slurm or Open MPI say. ``strict`` raises
@@ -165,9 +165,10 @@ class Client:
         """The kept configuration of somebody's Triton ``kernel`` (the function, under ``@triton.autotune`` or not) for
         one shape, as ``warpplan tune --store`` keeps them: ``config`` has the fields of ``triton.Config``.
 
-        ``None`` where nothing is kept for this very source, or, with ``on_error="none"``, there is no service.
-        ``signature`` chooses among answers for unlike arguments; without it :class:`ClientError` lists them. Recorded
-        and held to as :meth:`config` is.
+        ``None`` only with ``on_error="none"``: nothing is kept for this very source and shape, or there is no service.
+        Otherwise a :class:`ClientError` says what is missing, or :class:`ServiceUnavailable` is raised. ``signature``
+        chooses among answers for unlike arguments; without it :class:`ClientError` lists them. Recorded and held to as
+        :meth:`config` is.
         """
         while not hasattr(kernel, "cache_key"):
             if not hasattr(kernel, "fn"):
@@ -192,7 +193,20 @@ class Client:
             raise
         answer: Json | None = found[0] if found else None
         self._choices.note(kernel.__name__, asked, "", device, None if answer is None else answer["config"])
+        if answer is None and not self._quiet:
+            raise self._untuned(kernel.__name__, shape, device, signature)
         return answer
+
+    def _untuned(self, kernel: str, shape: Mapping[str, int], device: str, signature: str) -> ClientError:
+        """That nothing is kept of ``kernel`` for ``shape``, and what to do about it."""
+        sizes = " ".join(f"{name}={size}" for name, size in shape.items())
+        arguments = f" with {signature}" if signature else ""
+        return ClientError(
+            f"the service at {self._url} keeps no configuration of {kernel}, as its source is now, for "
+            f"{sizes or 'any shape'} on {device}{arguments}: keep one with `warpplan tune FILE.py:{kernel} "
+            f'--shapes "{sizes or "NAME=SIZE"}" --store ...`, on the store that the service reads',
+            field="kernel", value=kernel,
+        )  # fmt: skip
 
     def configs(self, items: Sequence[Mapping[str, object]]) -> list[Json | ClientError] | None:
         """The answers for many shapes in one request, in their order: a job's at its start. An item has ``kernel``,

@@ -48,7 +48,8 @@ _log = logging.getLogger("warpplan")
 
 class TuningListener:
     """Is called by Triton, and by ``planned()``, with what was tuned. Counts: ``posted``, ``dropped`` (the queue was
-    full), ``lost`` (the service was away or refused, or the tuning cannot be told)."""
+    full), ``lost`` (the service was away or refused, or the tuning cannot be told), ``cached`` (read from Triton's disk
+    cache: nothing was measured)."""
 
     def __init__(self, url: str, *, timeout: float, most_waiting: int, interval_s: float) -> None:
         self._url, self._timeout, self._interval_s = f"{url}/v1/tunings", timeout, interval_s
@@ -58,7 +59,7 @@ class TuningListener:
         self._closed, self._wake, self._posting = True, Event(), Lock()
         self._identities: dict[int, dict[str, str]] = {}
         self._away_until = 0.0
-        self.posted = self.dropped = self.lost = 0
+        self.posted = self.dropped = self.lost = self.cached = 0
 
     def start(self) -> None:
         """Listen from now on, in this process and in those that it forks."""
@@ -83,8 +84,11 @@ class TuningListener:
         cache_hit: bool = False, **_: object,
     ) -> None:  # fmt: skip
         """The call of ``knobs.autotuning.listener``, on the thread that tunes."""
-        if len(self._waiting) < self._most_waiting:
-            values = (fn, key, best_config, configs_timings, duration, cache_hit)
+        if cache_hit:
+            # The times are the entry's own: another machine's, or predictions that `warpplan export` has written.
+            self.cached += 1
+        elif len(self._waiting) < self._most_waiting:
+            values = (fn, key, best_config, configs_timings)
             self._waiting.append((_tuning, _current_gpu(), values))
         else:
             self.dropped += 1
@@ -256,16 +260,24 @@ def _current_gpu() -> int:
     return int(torch.cuda.current_device())
 
 
-def _tuning(fn: Any, key: Any, best_config: Any, timings: Any, duration: Any, cache_hit: bool) -> Json:
-    """One call of the listener as the service takes it. ``fn`` is a ``JITFunction``, ``timings`` lists milliseconds."""
-    configs = [(_config(config), _median_us(times)) for config, times in timings.items()]
+def _tuning(fn: Any, key: Any, best_config: Any, timings: Any) -> Json:
+    """One call of the listener as the service takes it. ``fn`` is a ``JITFunction``, ``timings`` lists milliseconds. A
+    configuration whose time is none is left out; raises ``ValueError`` where no other is left."""
+    configs = []
+    for config, times in timings.items():
+        try:
+            configs.append({"config": _config(config), "time_us": _median_us(times)})
+        except ValueError as error:
+            _log.debug("a configuration is left out: %s", error)
+    if not configs:
+        raise ValueError("no configuration has a time")
     return {
         "kernel": f"{fn.fn.__module__}.{fn.fn.__qualname__}",
         "source": str(fn.cache_key),
-        "key": [_part(part) for part in key],
-        "configs": [{"config": config, "time_us": time_us} for config, time_us in configs],
+        "key": [key_part(part) for part in key],
+        "configs": configs,
         "best": _config(best_config),
-        "hit": bool(cache_hit),
+        "hit": False,
     }
 
 
@@ -288,8 +300,8 @@ def _trial(decision: Any) -> Json:
     }  # fmt: skip
 
 
-def _part(part: Any) -> str | int | float | bool | None:
-    """A part of a tuning key: what JSON has stays, anything else is its text."""
+def key_part(part: Any) -> str | int | float | bool | None:
+    """A part of a tuning key as it is posted: what JSON has stays, anything else is its text."""
     if isinstance(part, int) and abs(part) >= 1 << 63:
         return hex(part)  # JSON writes no more than 4,300 digits
     plain = part is None or isinstance(part, str | int) or (isinstance(part, float) and isfinite(part))
@@ -298,7 +310,7 @@ def _part(part: Any) -> str | int | float | bool | None:
 
 def _config(config: Any) -> Json:
     """The fields of a ``triton.Config``; values that JSON does not have by their text."""
-    kwargs = {str(k): _part(v) if isinstance(v, bool | int | str) else str(v) for k, v in config.kwargs.items()}
+    kwargs = {str(k): key_part(v) if isinstance(v, bool | int | str) else str(v) for k, v in config.kwargs.items()}
     ctas, registers = getattr(config, "num_ctas", None), getattr(config, "maxnreg", None)
     return {
         "kwargs": kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages, "num_ctas": ctas or 1,
@@ -308,7 +320,7 @@ def _config(config: Any) -> Json:
 
 def _median_us(times: Any) -> float | None:
     """Triton gives the median first, and infinity where the configuration cannot run. Raises ``ValueError`` for what
-    is no time, so that the tuning is not posted."""
+    is no time."""
     found = 1e3 * float(times[QUANTILE] if isinstance(times, Sequence) else times)
     if found == inf:
         return None

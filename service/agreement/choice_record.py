@@ -59,13 +59,14 @@ class ChoiceRecord:
         self, folder: str | os.PathLike[str] | None, *, rank: int | None, strict: bool,
         agreed: str | os.PathLike[str] | None,
     ) -> None:  # fmt: skip
+        # A file that is not there is named first: with strict= it would be the next complaint.
+        self._agreed = None if agreed is None else read_agreed(Path(agreed))
         if agreed is not None and not strict:
             raise InvalidInput("agreed is what a strict client holds to: add strict=True", field="agreed")
         if rank is not None:
             _require_whole("rank", rank)
         self._folder = None if folder is None else Path(folder)
         self._rank, self._strict = rank, strict
-        self._agreed = None if agreed is None else read_agreed(Path(agreed))
         self._lock = Lock()
         self._choices = RankChoices()
         self._used: dict[ChoiceKey, int] = {}

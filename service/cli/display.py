@@ -53,7 +53,9 @@ def details(answer: ConfigAnswer) -> Iterator[str]:
         p = answer.prediction
         yield f"  predicted      {p.time_us:.2f} us, {p.tflops:.1f} TFLOP/s, bound by {p.bound_by}"
     if answer.measured:
-        yield f"  measured       {answer.measured.time_us:.2f} us over {answer.measured.samples} runs"
+        m = answer.measured
+        versions = "".join(f", {name} {word}" for name, word in m.environment if name != "gpu")
+        yield f"  measured       {m.time_us:.2f} us over {m.samples} runs, {m.date[:10]}{versions}"
     if answer.plan:
         yield from _plan_lines(answer.plan)
     yield f"  profile        {answer.profile[:12]}, {identity.gpu}, driver {identity.driver}, {identity.date}"

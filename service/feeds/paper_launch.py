@@ -195,9 +195,12 @@ def _planned_for(gpu: Device, out: Path, manager: type[Any]) -> Iterator[None]:
     from triton.runtime.driver import driver
 
     previous = driver._active
-    with knobs.cache.scope():
+    with knobs.cache.scope(), knobs.autotuning.scope():
         knobs.cache.dir = str(out)
         knobs.cache.manager_class = manager
+        if hasattr(knobs.autotuning, "listener"):  # from Triton 3.9 on
+            # It would be told the plan's predicted time as one that was measured here.
+            knobs.autotuning.listener = None
         driver.set_active(_Driver(gpu))
         try:
             yield

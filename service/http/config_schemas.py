@@ -116,7 +116,8 @@ class Match(BaseModel):
 
 
 class Provenance(BaseModel):
-    """Where the answer comes from. ``date`` is when its costs, or its time, were measured; ``profile`` is the key under
+    """Where the answer comes from. ``date``, ``gpu`` and versions say when and where its costs, or its time where it
+    was measured, were measured: "unknown" is what the report did not say. ``profile`` is the key under
     ``/v1/profiles``."""
 
     source: Literal["predicted", "measured"]

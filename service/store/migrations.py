@@ -192,6 +192,23 @@ MIGRATIONS = (
         # As JSON, like the other words of a row; of what is there nobody knows it.
         ("""ALTER TABLE kernel_answers ADD COLUMN triton TEXT NOT NULL DEFAULT '""'""",),
     ),
+    Migration(
+        10,
+        "keys under which autotuners tune what was predicted",
+        (
+            # The id digests source and question.
+            """CREATE TABLE launch_keys (
+                id TEXT PRIMARY KEY,
+                source TEXT NOT NULL, question TEXT NOT NULL, tuning_key TEXT NOT NULL, arguments TEXT NOT NULL,
+                checksum TEXT NOT NULL)""",
+            "CREATE INDEX launch_keys_source ON launch_keys (source)",
+            # Until now what Triton had read from its disk cache was kept too: an exported prediction may be among what
+            # autotuners reported. What warpplan tune measured is certain.
+            "ALTER TABLE tuning_times ADD COLUMN certain INTEGER NOT NULL DEFAULT 0",
+            """UPDATE tuning_times SET certain = 1 WHERE tuning_key LIKE '["warpplan tune"%'""",
+            "CREATE INDEX tuning_times_source ON tuning_times (source)",
+        ),
+    ),
 )
 
 _ADVISORY_LOCK = 0x77617270

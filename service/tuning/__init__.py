@@ -7,6 +7,7 @@ EXPORTS = {
     "kernel_choice": ("choices", "choose", "KernelChoice", "RankingOrigin"),
     "launch_jobs": ("*",),
     "launch_ranking": ("*",),
+    "launch_times": ("launch_keys_of", "times_of"),
     "size_words": ("*",),
     "tuned_entries": ("export_tuned", "verify_tuned"),
 }

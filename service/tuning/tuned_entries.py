@@ -35,6 +35,7 @@ from warpplan.service.store.tuned.tuning_store import Tunings
 from warpplan.service.tuning.derived_values import argument_of
 from warpplan.service.tuning.kernel_choice import KernelChoice, RankingOrigin, choices
 from warpplan.service.tuning.launch_ranking import sorted_kwargs
+from warpplan.service.tuning.launch_times import times_of
 
 
 def export_tuned(request: FeedRequest, answers: KernelAnswers, tunings: Tunings) -> ExportReport:
@@ -145,7 +146,7 @@ def _found(request: FeedRequest, answers: KernelAnswers, tunings: Tunings) -> _F
     today = RankingOrigin(codec.key(request.profile), request.planner, triton.__version__)
     name, source = consumer.name, str(consumer.function.cache_key)
     kept = answers.of(name, lambda answer: not today.why_stale(answer))
-    found = choices(kept, tunings.of(name), source=source, device=request.device)
+    found = choices(kept, times_of(kept, tunings), source=source, device=request.device)
     if not found:
         raise InvalidInput(
             f"the store has no answer for {spec} on {request.device}: {_why_none(kept, source)}; tune it with "

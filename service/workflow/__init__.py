@@ -6,6 +6,7 @@ EXPORTS = {
     "bundled_shapes": ("bundled",),
     "configure": ("EVERY_CANDIDATE", "Workflow"),
     "planning_pool": ("PLANNERS", "PlanningPool"),
+    "plausibility": ("require_launchable", "require_same_gpu"),
     "profiles": ("planner_version", "Profiles", "ProfileSource"),
     "request": (
         "check",

@@ -14,19 +14,21 @@ from warpplan.planner.values.profile import Identity
 from warpplan.planner.values.tuning import TuningConfig
 from warpplan.service.config_request import ConfigRequest, canonical_json
 from warpplan.service.store.measured_times import SeriesTime
-from warpplan.service.store.stored_values import config_text, plan_fields, prediction_fields
+from warpplan.service.store.stored_values import Environment, config_text, plan_fields, prediction_fields
 
 Kind = Literal["exact", "planned"]
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The median of what jobs measured for one configuration, in microseconds, over ``samples`` runs."""
+    """The median of what jobs measured for one configuration, in microseconds, over ``samples`` runs; ``date`` and
+    ``environment`` say when and where."""
 
     config: TuningConfig
     time_us: float
     samples: int
     date: str
+    environment: Environment
 
 
 @dataclass(frozen=True)
@@ -76,13 +78,22 @@ class ConfigAnswer:
                 "date": measured.date if measured else self.identity.date,
                 "profile": self.profile,
                 "planner": self.planner,
-                "gpu": self.identity.gpu,
-                "driver": self.identity.driver,
-                "cuda": self.identity.cuda,
-                "triton": self.identity.triton,
-                "torch": self.identity.torch,
+                **self._machine,
             },
         }
+
+    @property
+    def _machine(self) -> dict[str, str]:
+        """GPU and versions of what the answer rests on: the measurement's, "unknown" for what its report did not say;
+        else the profile's."""
+        if self.measured is None:
+            found = self.identity
+            return {
+                "gpu": found.gpu, "driver": found.driver, "cuda": found.cuda, "triton": found.triton,
+                "torch": found.torch,
+            }  # fmt: skip
+        told = {"gpu": self.problem.device, **dict(self.measured.environment)}
+        return {name: told.get(name, "unknown") for name in ("gpu", "driver", "cuda", "triton", "torch")}
 
     @cached_property
     def body(self) -> bytes:
@@ -122,4 +133,4 @@ def fastest(
     best = min(current, key=lambda t: (t.time_us, config_text(t.config)))
     if predicted_us < best.time_us and all(t.config != planned for t in current):
         return planned, None
-    return best.config, Measured(best.config, best.time_us, best.samples, best.newest)
+    return best.config, Measured(best.config, best.time_us, best.samples, best.newest, environment)

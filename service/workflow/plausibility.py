@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Protocol, runtime_checkable
 
@@ -38,8 +39,7 @@ def require_plausible(kernel: object, problem: ConfigRequest, device: Device, pr
     No kernel is faster than an empty one (the profile's ``launch_us``); a kernel without ``floor_us`` has that limit
     alone, and where the profile lacks the ceilings too, it takes any time.
     """
-    launch = dict(profile.ceilings).get("launch_us")
-    floor = launch.p50 if launch else 0.0
+    floor = _launch_us(profile)
     if isinstance(kernel, HasFloor):
         floor = max(floor, kernel.floor_us(problem.canonical, problem.dtype, device, profile))
         if floor and time_us > SLOWEST * floor:
@@ -57,12 +57,30 @@ def require_plausible(kernel: object, problem: ConfigRequest, device: Device, pr
         )  # fmt: skip
 
 
+def _launch_us(profile: Profile) -> float:
+    """The time of an empty kernel; 0 where the profile does not say it."""
+    launch = dict(profile.ceilings).get("launch_us")
+    return launch.p50 if launch else 0.0
+
+
+def require_launchable(times: Iterable[tuple[str, float]], device: Device, profile: Profile) -> None:
+    """Raise :class:`InvalidInput` for the first of ``times``, microseconds by the field that has them, that is below
+    :data:`MARGIN` of an empty kernel's: of a kernel that is not ours no other limit is known."""
+    floor = MARGIN * _launch_us(profile)
+    for field, time_us in times:
+        if time_us < floor:
+            raise InvalidInput(
+                f"{field}={time_us:g} cannot be: no kernel takes {device.name} less than {floor:.4g} us", field=field,
+                value=time_us, limit=floor,
+            )  # fmt: skip
+
+
 def require_same_gpu(environment: Environment, device: Device) -> None:
     """Raise :class:`InvalidInput` where the environment names a GPU that is not ``device``."""
     gpu = dict(environment).get("gpu", device.name)
     if gpu != device.name:
         raise InvalidInput(
-            f"environment.gpu={gpu!r}: the measurement is for {device.name}: send it with that device",
+            f"environment.gpu={gpu!r}: what was measured is for {device.name}: send it with that device",
             field="environment.gpu", value=gpu, limit=device.name,
         )  # fmt: skip
 

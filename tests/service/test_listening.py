@@ -53,6 +53,13 @@ def event(times: dict[int, list[float]], key: tuple[Any, ...] = (4096, "torch.bf
     }
 
 
+@pytest.fixture(autouse=True)
+def on_an_h200(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machines that run this have no GPU; the versions are theirs."""
+    here = listening.environment() | {"gpu": "NVIDIA H200"}
+    monkeypatch.setattr(listening, "environment", lambda gpu=0: here)
+
+
 class _ByIdentity:
     """``dict.items`` of configurations that cannot be hashed here."""
 
@@ -85,9 +92,39 @@ def test_of_repeated_tunings_the_least_time_stands(url: str, http: httpx.Client)
         for time_ms in (0.5, 0.3, 0.4):
             listener(**event({64: [time_ms], 128: [float("inf")]}))
         listener.flush()
-        listener(**event({64: [0.7], 128: [0.9]}, hit=True))
+        listener(**event({64: [0.7], 128: [0.9]}))
     assert [(row["time_us"], row["reports"]) for row in kept(http)].count((300.0, 4)) == 1
     assert [(row["time_us"], row["reports"]) for row in kept(http)].count((900.0, 4)) == 1
+
+
+def test_what_triton_read_from_its_disk_cache_is_no_measurement(url: str, http: httpx.Client) -> None:
+    """Its times are the entry's own, such as the predicted one that ``warpplan export`` writes."""
+    heard: list[dict[str, Any]] = []
+    with listen(url, interval_s=60) as listener:
+        listener._before = lambda **said: heard.append(said)
+        listener(**event({64: [0.1]}, hit=True))
+        listener(**event({64: [0.5], 128: [0.4]}))
+    assert (listener.posted, listener.cached, listener.dropped, listener.lost) == (1, 1, 0, 0)
+    assert [said["cache_hit"] for said in heard] == [True, False]
+    assert sorted(row["time_us"] for row in kept(http)) == [400.0, 500.0]
+
+
+def test_a_hit_that_an_older_client_posts_is_not_kept(http: httpx.Client) -> None:
+    configs = [{"config": {"kwargs": {}, "num_warps": 4, "num_stages": 1}, "time_us": 5.0}]
+    tuning = {"kernel": KERNEL, "source": "s", "key": [], "configs": configs}
+    body = {"device": "NVIDIA H200", "tunings": [tuning | {"hit": True}, tuning | {"key": [1]}]}
+    assert http.post("/v1/tunings", json=body).json() == {"recorded": 1}
+    assert [row["key"] for row in kept(http)] == [[1]]
+    assert "warpplan_tunings_total 1" in http.get("/metrics").text
+    assert http.post("/v1/tunings", json=body | {"tunings": [tuning | {"hit": True}]}).json() == {"recorded": 0}
+
+
+def test_a_configuration_whose_time_is_none_costs_itself(url: str, http: httpx.Client) -> None:
+    with listen(url, interval_s=60) as listener:
+        listener(**event({64: [float("nan")], 128: [0.4], 256: [1e-9], 512: [float("inf")]}))
+    assert (listener.posted, listener.lost) == (1, 0)
+    rows = {row["config"]["kwargs"]["BLOCK"]: row["time_us"] for row in kept(http)}
+    assert rows == {128: 400.0, 512: None}
 
 
 def test_a_report_that_is_replayed_a_thousand_times_counts_once(url: str, http: httpx.Client) -> None:
@@ -127,6 +164,7 @@ def test_keys_sources_and_machines_are_not_mixed(url: str, http: httpx.Client) -
         ({"configs": [{"config": {"kwargs": {}, "num_warps": 4, "num_stages": 1}, "time_us": 1e-9}]}, "time_us"),
         ({"configs": [{"config": {"kwargs": {}, "num_warps": 4, "num_stages": 1}, "time_us": 1e12}]}, "time_us"),
         ({"configs": [{"config": {"kwargs": {}, "num_warps": 0, "num_stages": 1}, "time_us": 1}]}, "num_warps"),
+        ({"configs": [{"config": {"kwargs": {}, "num_warps": 4, "num_stages": 1}, "time_us": 0.2}]}, "0.time_us"),
         ({"more": 1}, "more"),
     ],
 )
@@ -149,6 +187,26 @@ def test_another_gpu_in_the_environment(http: httpx.Client) -> None:
     body = {"device": "NVIDIA H200", "environment": {"gpu": "NVIDIA B200"}, "tunings": [tuning]}
     reply = http.post("/v1/tunings", json=body)
     assert (reply.status_code, reply.json()["field"]) == (422, "environment.gpu")
+
+
+def test_a_gpu_that_nobody_knows_is_refused_at_once(
+    url: str, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = []
+    send = listening._send
+    monkeypatch.setattr(listening, "_send", lambda *request: (sent.append(1), send(*request)))
+    monkeypatch.setattr(listening, "environment", lambda gpu=0: {"gpu": "FooGPU"})
+    with listen(url, interval_s=60) as listener:
+        for number in range(9):
+            listener(**event({64: [0.5]}, key=(number,)))
+    assert (listener.posted, listener.lost, len(sent)) == (0, 9, 1)
+    tuning = {
+        "kernel": KERNEL, "source": "s", "key": [],
+        "configs": [{"config": {"kwargs": {}, "num_warps": 4, "num_stages": 1}, "time_us": 5.0}],
+    }  # fmt: skip
+    reply = http.post("/v1/tunings", json={"device": "FooGPU", "tunings": [tuning]})
+    assert (reply.status_code, reply.json()["field"], "NVIDIA H200" in reply.json()["limit"]) == (404, "device", True)
+    assert kept(http) == []
 
 
 def test_without_a_store(serve: Callable[[FastAPI], str]) -> None:

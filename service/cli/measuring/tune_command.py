@@ -92,6 +92,7 @@ def tune(
     from warpplan.service.store.tuned.kernel_answer_store import KernelAnswers
     from warpplan.service.store.tuned.tuning_store import Tunings
     from warpplan.service.tuning import launch_jobs
+    from warpplan.service.tuning.launch_times import launch_keys_of
     from warpplan.service.workflow.profiles import planner_version
 
     if len(grid) > 1:
@@ -100,7 +101,7 @@ def tune(
             value=grid,
         )  # fmt: skip
     with user_output_on_stderr():
-        tuner, sizes, source = _task(kernel, shapes, grid[0], signature, space, device, profile)
+        tuner, layers, sizes, source = _task(kernel, shapes, grid[0], signature, space, device, profile)
     # Before anything is planned or kept: a machine that cannot measure is told so at once.
     identity = launch_jobs.gpu_here(tuner.device.name) if measure else {}
     if measure:
@@ -112,7 +113,9 @@ def tune(
     answers = [replace(tuner.answer(found, source, planner_version()), date=now()) for found in tuned]
     timings: list[LaunchTiming] = []
     if opened is not None:
-        KernelAnswers(opened.database).keep([answer for answer in answers if answer.ranked])
+        kept = [answer for answer in answers if answer.ranked]
+        KernelAnswers(opened.database).keep(kept)
+        Tunings(opened.database).launch_keys.keep(launch_keys_of(layers, kept))
     if measure:
         tunings = None if opened is None else Tunings(opened.database)
         timings = launch_jobs.measure_first(
@@ -133,8 +136,8 @@ def tune(
 
 def _task(
     kernel: str, shapes: list[str], grid: str, signature: str, space: str, device: str | None, profile: Path | None
-) -> tuple[Tuner, list[dict[str, int]], str]:
-    """What is to be ranked, for which sizes, and the key of the profile."""
+) -> tuple[Tuner, Any, list[dict[str, int]], str]:
+    """What is to be ranked, as jobs launch it, for which sizes, and the key of the profile."""
     from warpplan.planner.values.device import device as known_device
     from warpplan.service.tuning import launch_ranking, size_words
     from warpplan.service.tuning.derived_values import heuristics_of
@@ -159,7 +162,7 @@ def _task(
         )  # fmt: skip
     task = launch_ranking.TuningTask(kernel, signature, grid, configs, heuristics_of(layers))
     found = profiles.of(name)
-    return launch_ranking.Tuner(task, function, found.profile, gpu), sizes, found.key
+    return launch_ranking.Tuner(task, function, found.profile, gpu), layers, sizes, found.key
 
 
 def _tell(timing: LaunchTiming) -> None:
@@ -172,9 +175,10 @@ def _chosen(answer: KernelAnswer, timings: Sequence[LaunchTiming], store: Store 
     """What a job is to launch with: from all that the store knows, or from what was measured now."""
     from warpplan.service.store.tuned.tuning_store import TunedTime, Tunings
     from warpplan.service.tuning.kernel_choice import choose
+    from warpplan.service.tuning.launch_times import times_of
 
     if store is not None:
-        return choose(answer, Tunings(store.database).of(answer.kernel))
+        return choose(answer, times_of([answer], Tunings(store.database)))
     now = [
         TunedTime(answer.kernel, answer.source, answer.tuning_key, t.config, answer.device, (), t.time_us)
         for t in timings

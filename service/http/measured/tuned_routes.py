@@ -17,6 +17,7 @@ from warpplan.service.store.answer_store import Store
 from warpplan.service.store.tuned.kernel_answer_store import KernelAnswer, KernelAnswers
 from warpplan.service.store.tuned.tuning_store import Tunings
 from warpplan.service.tuning.kernel_choice import KernelChoice, RankingOrigin, choices
+from warpplan.service.tuning.launch_times import times_of
 from warpplan.service.workflow.configure import Workflow
 from warpplan.service.workflow.planning_pool import PlanningPool
 from warpplan.service.workflow.profiles import Profiles, planner_version
@@ -76,7 +77,7 @@ def _find(
 ) -> tuple[KernelChoice, ...]:  # fmt: skip
     """As for configurations of our own kernels: what another profile or planner predicted is never found."""
     answers = KernelAnswers(store.database).of(kernel, lambda answer: not _why_stale(profiles, answer))
-    times = Tunings(store.database).of(kernel) if answers else ()
+    times = times_of(answers, Tunings(store.database))
     found = choices(answers, times, source=source, device=device, signature=signature, shape=shape)
     return tuple(choice for choice in found if choice.measured is not None or not _why_stale(profiles, choice.answer))
 

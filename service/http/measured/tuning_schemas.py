@@ -24,7 +24,7 @@ class TimedConfig(BaseModel):
 
 class Tuning(BaseModel):
     """One tuning of a kernel: ``source`` is Triton's hash of it, ``key`` the autotuner's key; ``hit`` says that the
-    times came out of a cache."""
+    times came out of a cache: they are not kept."""
 
     model_config = ConfigDict(extra="forbid")
 

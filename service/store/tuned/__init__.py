@@ -6,6 +6,7 @@ EXPORTS = {
         "KernelAnswer",
         "KernelAnswers",
     ),
+    "launch_key_store": ("key_text", "LaunchKey"),
     "tuning_store": (
         "TunedTime",
         "Tunings",

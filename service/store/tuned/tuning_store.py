@@ -24,20 +24,22 @@ from warpplan.service.store.stored_values import (
     read_config,
     read_environment,
 )
+from warpplan.service.store.tuned.launch_key_store import KeyPart, LaunchKeys
 
-KeyPart = str | int | float | bool | None
 GUARDED = ("id", "kernel", "source", "tuning_key", "config", "device", "environment")
 TUNING_TIMES = table(
-    "tuning_times", *(column(name) for name in (*GUARDED, "time_us", "reports", "newest", "checksum"))
+    "tuning_times", *(column(name) for name in (*GUARDED, "time_us", "reports", "newest", "certain", "checksum"))
 )  # fmt: skip
 _T = TUNING_TIMES.c
 _OF_KERNEL = select(TUNING_TIMES).where(_T.kernel == bindparam("kernel")).order_by(_T.source, _T.tuning_key, _T.id)
+_OF_SOURCE = select(TUNING_TIMES).where(_T.source == bindparam("source")).order_by(_T.tuning_key, _T.id)
 
 
 @dataclass(frozen=True)
 class TunedTime:
     """``time_us`` of one configuration of a kernel under a tuning key, ``None`` where it could not run. ``source`` is
-    Triton's hash of the kernel and all that it calls."""
+    Triton's hash of the kernel and all that it calls. Not ``certain`` is what came before version 9 of the schema: it
+    may have been read from a cache."""
 
     kernel: str
     source: str
@@ -48,6 +50,7 @@ class TunedTime:
     time_us: float | None
     reports: int = 1
     newest: str = ""
+    certain: bool = True
 
 
 class Tunings:
@@ -55,9 +58,11 @@ class Tunings:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.launch_keys = LaunchKeys(database)
 
     def record(self, times: Sequence[TunedTime]) -> None:
-        """Keep ``times`` in one transaction. Of what is there already the least time stands."""
+        """Keep ``times``, all of them measured, in one transaction. Of what is there already the least time stands,
+        where that is certain."""
         at = now()
         rows: dict[str, dict[str, Any]] = {}
         for time in times:
@@ -73,8 +78,13 @@ class Tunings:
             insert = dialect.insert(TUNING_TIMES)
             new = insert.excluded
             # A NULL loses against a time: the configuration could run after all.
-            least = case((_T.time_us.is_(None), new.time_us), (new.time_us < _T.time_us, new.time_us), else_=_T.time_us)
-            changed = {"time_us": least, "reports": _T.reports + new.reports, "newest": new.newest}
+            replaced = _T.certain == 0
+            taken = replaced | _T.time_us.is_(None) | (new.time_us < _T.time_us)
+            changed = {
+                "time_us": case((taken, new.time_us), else_=_T.time_us),
+                "reports": case((replaced, new.reports), else_=_T.reports + new.reports),
+                "newest": new.newest, "certain": 1,
+            }  # fmt: skip
             statement = insert.on_conflict_do_update(index_elements=["id"], set_=changed)
             # In a fixed order, so that two writers on PostgreSQL cannot wait for each other.
             connection.execute(statement, [rows[name] for name in sorted(rows)])
@@ -83,6 +93,12 @@ class Tunings:
         """What was measured of ``kernel``, by source and key; a damaged row is left out: it will be tuned again."""
         with self._database.reading() as connection:
             rows = connection.execute(_OF_KERNEL, {"kernel": json.dumps(kernel)}).mappings().all()
+        return tuple(time for row in rows if (time := _read(row)) is not None)
+
+    def of_source(self, source: str) -> tuple[TunedTime, ...]:
+        """The same of the kernel with this source, whatever it is called: a job imports it under a name of its own."""
+        with self._database.reading() as connection:
+            rows = connection.execute(_OF_SOURCE, {"source": json.dumps(source)}).mappings().all()
         return tuple(time for row in rows if (time := _read(row)) is not None)
 
 
@@ -97,7 +113,7 @@ def _row(time: TunedTime, at: str) -> dict[str, Any]:
     guard = quick_checksum((name, *content.values()))
     return {
         "id": name, **content, "time_us": time.time_us, "reports": time.reports, "newest": time.newest or at,
-        "checksum": guard,
+        "certain": 1, "checksum": guard,
     }  # fmt: skip
 
 
@@ -110,5 +126,6 @@ def _read(row: Any) -> TunedTime | None:
         return None
     kernel, source, key, device = (json.loads(row[name]) for name in ("kernel", "source", "tuning_key", "device"))
     return TunedTime(
-        kernel, source, tuple(key), config, device, environment, row["time_us"], row["reports"], row["newest"]
+        kernel, source, tuple(key), config, device, environment, row["time_us"], row["reports"], row["newest"],
+        bool(row["certain"]),
     )  # fmt: skip

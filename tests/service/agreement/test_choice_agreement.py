@@ -259,6 +259,15 @@ class TestRecord:
         with pytest.raises(InvalidInput, match="cannot be written"):
             ChoiceRecord(tmp_path / "file", rank=1, strict=False, agreed=None).note(*GEMM, config(4))
 
+    def test_an_agreed_file_that_is_missing_is_named_before_what_else_is(self, tmp_path: Path) -> None:
+        path = tmp_path / "nope.json"
+        for strict in (False, True):
+            with pytest.raises(MalformedFile, match=r"nope\.json"):
+                ChoiceRecord(None, rank=None, strict=strict, agreed=path)
+        path.write_text(agreed_text(RankChoices(), (0,)))
+        with pytest.raises(InvalidInput, match="add strict=True"):
+            ChoiceRecord(None, rank=None, strict=False, agreed=path)
+
     def test_steps_ascend(self) -> None:
         made = ChoiceRecord(None, rank=None, strict=False, agreed=None)
         made.begin_step(4)

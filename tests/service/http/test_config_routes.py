@@ -235,7 +235,10 @@ def test_a_measurement_outranks_the_prediction(http: httpx.Client) -> None:
     after = http.get(GEMM, params=SIZES, headers={"If-None-Match": before.headers["etag"]})
     assert after.status_code == 200
     assert after.json()["measured"] == {"time_us": 12.5, "samples": 50}
-    assert after.json()["provenance"]["source"] == "measured"
+    provenance = after.json()["provenance"]
+    assert provenance["source"] == "measured"
+    # The machine of the report, not that of the profile.
+    assert [provenance[name] for name in ("gpu", "triton", "driver")] == ["NVIDIA H200", "3.6.0", "unknown"]
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def test_a_time_that_the_device_cannot_reach(http: httpx.Client, time_us: float)
         ({"time_us": "300"}, "time_us", "should be a valid number"),
         ({"environment": {"driver": "5" * 201}}, "environment.driver", "at most 200 characters"),
         ({"time_us": 3e6}, "time_us", "takes no more than 2.107e+06 us"),
-        ({"environment": {"gpu": "NVIDIA B200"}}, "environment.gpu", "the measurement is for NVIDIA H200"),
+        ({"environment": {"gpu": "NVIDIA B200"}}, "environment.gpu", "what was measured is for NVIDIA H200"),
         ({"measured_at": "2999-01-01T00:00:00Z"}, "measured_at", "is in the future"),
         ({"measured_at": "2026-01-01T00:00:00"}, "measured_at", "with the offset from UTC"),
         ({"measured_at": "9999-12-31T23:59:59-23:59"}, "measured_at", "expected ISO 8601"),

@@ -95,6 +95,7 @@ def test_a_store_from_before_checksums(url: str, store: Store, gemm: Callable[..
             "DROP TABLE measured_times",
             "DROP TABLE tuning_times",
             "DROP TABLE kernel_answers",
+            "DROP TABLE launch_keys",
             "ALTER TABLE measurements DROP COLUMN series",
             "CREATE INDEX measurements_problem ON measurements (kernel)",
             "DELETE FROM warpplan_schema WHERE version >= 4",

@@ -82,11 +82,18 @@ def test_what_is_predicted_is_kept_and_served(
     assert answer["config"] == told["ranked"][0]["config"]
     assert (answer["measured_us"], answer["provenance"]["source"]) == (None, "predicted")
     assert answer["signature"] == SIGNATURE
-    assert client.tuned(kernel, **{**SIZES, "M": 1}) is None
-    assert client.tuned(kernel, device="NVIDIA H100", **SIZES) is None
+    quiet = Client(client._url, timeout=60, on_error="none")
+    assert quiet.tuned(kernel, **{**SIZES, "M": 1}) is None
+    told_way_out = (
+        r"no configuration of product, .* for M=1 N=2048 K=1024 on NVIDIA H200: "
+        r'keep one with `warpplan tune FILE.py:product --shapes "M=1 N=2048 K=1024" --store'
+    )
+    with pytest.raises(ClientError, match=told_way_out):
+        client.tuned(kernel, **{**SIZES, "M": 1})
+    assert quiet.tuned(kernel, device="NVIDIA H100", **SIZES) is None
     changed = find(spec.replace(":product", ":product"))
     changed.fn.hash = "another source"
-    assert client.tuned(changed, **SIZES) is None
+    assert quiet.tuned(changed, **SIZES) is None
     with pytest.raises(ClientError, match="not a Triton kernel"):
         client.tuned(3, M=1)
     with pytest.raises(ServiceRefused, match="M='x' is no size"):

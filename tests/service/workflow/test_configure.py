@@ -190,6 +190,7 @@ def test_a_faster_measured_configuration_is_served_from_then_on(workflow: Workfl
     assert answer["config"] == other.as_dict()
     assert answer["measured"] == {"time_us": 4.5, "samples": 20}
     assert answer["provenance"]["source"] == "measured"
+    assert [answer["provenance"][name] for name in ("gpu", "driver", "triton")] == ["NVIDIA H200", "unknown", "unknown"]
     assert answer["predicted"]["time_us"] == workflow.candidates(item, 3)[1][1].prediction.time_us
     assert answer["plan"]["graph"]
     # Another process sees it too, and so does another planner: a measurement does not age with the prediction.

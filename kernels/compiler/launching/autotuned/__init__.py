@@ -9,4 +9,5 @@ then on (``list_table``).
 EXPORTS = {
     "list_decide": ("ListDecider",),
     "list_table": ("ListTable",),
+    "tuner_calls": ("tuning_key",),
 }
