@@ -38,7 +38,7 @@ _OF_SOURCE = select(TUNING_TIMES).where(_T.source == bindparam("source")).order_
 @dataclass(frozen=True)
 class TunedTime:
     """``time_us`` of one configuration of a kernel under a tuning key, ``None`` where it could not run. ``source`` is
-    Triton's hash of the kernel and all that it calls. Not ``certain`` is what came before version 9 of the schema: it
+    Triton's hash of the kernel and all that it calls. Not ``certain`` is what came before version 10 of the schema: it
     may have been read from a cache."""
 
     kernel: str

@@ -32,7 +32,7 @@ from warpplan.service.tuning.kernel_choice import choose  # noqa: E402
 from warpplan.service.tuning.launch_times import times_of  # noqa: E402
 
 SIZES = {"M": 2048, "N": 2048, "K": 1024}
-HERE = {"gpu": "NVIDIA H200", "driver": "580.1", "cuda": "13.0", "triton": "3.9.0", "torch": "2.13.0"}
+HERE = {"gpu": "NVIDIA H200", "driver": "580.1", "cuda": "13.0", "triton": triton.__version__, "torch": "2.13.0"}
 BF16 = "torch.bfloat16"
 
 
@@ -66,7 +66,7 @@ def predicted(store: Store) -> KernelAnswer:
 def launch_key(spec: str, cache: Path, *sizes: int, dtype: str = "bfloat16") -> tuple[Any, ...]:
     """The key that the kernel's own autotuner makes of the job's launch."""
     a, b, c = (Tensor(dtype) for _ in range(3))
-    return read_entry(load(spec, ()), ((a, b, c, *sizes, 1024, 1.5), {}), H200, cache).key
+    return read_entry(load(spec), ((a, b, c, *sizes, 1024, 1.5), {}), H200, cache).key
 
 
 def job_tunes(url: str, spec: str, times_us: dict[int, float], key: tuple[Any, ...]) -> None:
@@ -109,7 +109,7 @@ def test_what_a_job_tunes_is_what_everyone_is_given_from_then_on(
     export = ("export", "--tuned", "--consumer", spec, "--store", store.name, "--out", str(cache))
     assert main(list(export)) == 0
     a, b, c = (Tensor("bfloat16") for _ in range(3))
-    entry = read_entry(load(spec, ()), ((a, b, c, 2048, 2048, 1024, 1024, 1.5), {}), H200, cache)
+    entry = read_entry(load(spec), ((a, b, c, 2048, 2048, 1024, 1024, 1.5), {}), H200, cache)
     assert entry.config is not None
     assert dict(entry.config.kwargs)["BM"] == slower
 
