@@ -117,7 +117,8 @@ def recalibrate(
         new += [missed(m, rates, constants(made, m)) for m in held]
         slower += [_first(m, rates, constants(made, m)) - _first(m, rates, constants(profile, m)) for m in held]
     before, after = summed_up(old), summed_up(new)
-    reason = worse(before, after, float(np.mean(slower)))
+    gained = np.array([o[0] - n[0] for o, n in zip(old, new, strict=True)])
+    reason = worse(before, after, gained, float(np.mean(slower)))
     calibration = None if reason else fitted(ordered)[0]
     return Recalibration(names[0], len(ordered), configurations, outliers, before, after, calibration, reason)
 
@@ -160,10 +161,12 @@ def folds(shapes: Sequence[MeasuredShape]) -> Iterator[tuple[list[MeasuredShape]
         yield [m for number, m in enumerate(shapes) if number % FOLDS != fold], shapes[fold::FOLDS]
 
 
-def worse(before: Fit, after: Fit, slower: float) -> str:
+def worse(before: Fit, after: Fit, gained: Floats, slower: float) -> str:
     """Why new constants are no better than those ``before`` on the same shapes: empty where they are. Their times have
-    to be nearer, and their first choices, longer by ``slower`` in the logarithm, no slower than readings differ."""
-    if after.error >= before.error:
+    to be nearer, by more than a standard error of what the shapes ``gained`` (Breiman et al. 1984), and their first
+    choices, longer by ``slower`` in the logarithm, no slower than readings differ."""
+    chance = float(gained.std(ddof=1)) / np.sqrt(gained.size) if gained.size > 1 else np.inf
+    if after.error >= before.error or float(gained.mean()) <= chance:
         return f"on unseen shapes the median error would be {after.error:.2%} in place of {before.error:.2%}"
     if slower > REGRET_NOISE:
         return f"on unseen shapes the first {FIRST_CHOICES} choices would take {np.expm1(slower):.2%} longer"

@@ -89,6 +89,13 @@ def test_wrong_readings_make_no_profile_worse(
     assert done.outliers == pytest.approx(part * 480, abs=30)
 
 
+@pytest.mark.slow
+def test_what_is_gained_by_chance_is_no_reason_for_new_constants(seen: list[MeasuredShape]) -> None:
+    done = recalibrate(PROFILE, ["gemm"], read(seen, 0, 0.1, (5.0, 0.6, 50.0)), RATES, constants, "a test")
+    assert done.calibration is None
+    assert "median error would be" in done.reason
+
+
 def test_outliers_are_left_out_and_what_constants_are_off_by_stays(seen: list[MeasuredShape]) -> None:
     """A tenth are wrong; all times of one shape are twice, and all of a structure 1.5 times what is predicted."""
     wrong = np.random.default_rng(3).random((len(seen), 30)) < 0.1
