@@ -25,7 +25,6 @@ GROUPED_ADD = Declaration(
     dtypes=VECTOR_ADD.dtypes,
     examples=((98432, 4), (98432, 4, "spread=narrow")),
     shown_first=VECTOR_ADD.shown_first,
-    consumers=VECTOR_ADD.consumers,
     options=(
         ShapeOption("spread", "warps of a program", ("wide", "narrow"), "wide"),
         ShapeOption("sizes", "elements of each group", ("balanced", "skewed"), "balanced", whole_numbers=True),

@@ -10,7 +10,6 @@ import pytest
 from warpplan.service.cli.app import main
 
 pytestmark = pytest.mark.usefixtures("grouped_add")
-ADD_CONSUMER = f"{Path(__file__).parents[1] / 'feeds' / 'add_consumer.py'}:add_kernel"
 
 CSV = """kernel,N,G,spread,sizes,M,K,name
 grouped_add,98432,3,,,,,plain
@@ -96,26 +95,3 @@ def test_explaining_a_shape_with_an_option(capsys: pytest.CaptureFixture[str]) -
     body = json.loads(capsys.readouterr().out)
     assert body["shape"] == {"N": 98432, "G": 3, "spread": "narrow"}
     assert body["contenders"][0]["config"]["num_warps"] == 1
-
-
-def test_an_export_leaves_shapes_with_options_out(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    pytest.importorskip("triton", reason="needs triton (no GPU) to compute its cache keys")
-    csv = tmp_path / "shapes.csv"
-    csv.write_text('N,G,spread,sizes\n98432,3,,\n98432,3,narrow,\n98432,3,,"1,2,3"\n')
-    where = ["--kernel=grouped_add", "--consumer", ADD_CONSUMER, "--out", str(tmp_path), "--key=n_elements=N"]
-    assert main(["export", str(csv), *where]) == 0
-    out = capsys.readouterr().out
-    assert "triton: 1 entries for" in out
-    assert "  skip 98432x3 spread=narrow bfloat16 on NVIDIA H200: spread=narrow is no part of the consumer's key" in out
-    assert "  skip 98432x3 sizes=1,2,3 " in out
-    assert main(["verify", str(csv), *where, "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert [entry["hit"] for entry in report["entries"]] == [True]
-    assert [row["shape"] for row in report["skipped"]] == [[98432, 3, "spread=narrow"], [98432, 3, "sizes=1,2,3"]]
-    assert main(["verify", str(csv), *where, "--strict"]) == 1
-    said = capsys.readouterr().err
-    assert said == "strict: of 3 rows 0 miss, 0 hit what would not be exported today, 2 were left out\n"
-    csv.write_text("N,G,spread\n98432,3,narrow\n")
-    assert main(["export", str(csv), *where]) == 2
-    err = capsys.readouterr().err
-    assert "there is nothing to export: every shape has an option, such as 98432x3 spread=narrow" in err
