@@ -269,6 +269,27 @@ def test_a_repeated_cold_start_ends_after_its_first_step(tmp_path, monkeypatch):
         Jobs(SMALL, 3, "cpu", tmp_path).run(ALONE, None)
 
 
+def test_a_comparison_that_was_cut_off_goes_on_behind_what_had_finished(tmp_path, monkeypatch):
+    started = []
+
+    def run_here(command, **options):
+        started.append(command[2:])
+        return SimpleNamespace(returncode=job.main(command[2:]))
+
+    monkeypatch.setattr(comparison.subprocess, "run", run_here)
+    jobs = Jobs(SMALL, 3, "cpu", tmp_path)
+    assert not jobs.finished(PLAIN)
+    first = jobs.run(PLAIN, None)
+    assert jobs.finished(PLAIN)
+    assert not [path for path in (tmp_path / "plain-torch-0").iterdir() if path.is_dir()], "caches are gone"
+    assert Jobs(SMALL, 3, "cpu", tmp_path).run(PLAIN, None) == first
+    assert len(started) == 1
+    other = Jobs(SMALL, 2, "cpu", tmp_path)
+    assert not other.finished(PLAIN)
+    assert len(other.run(PLAIN, None)["losses"]) == 2
+    assert len(started) == 2
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
@@ -307,3 +328,4 @@ def test_the_whole_job_runs_beside_services_of_its_own(tmp_path):
     assert "no measured time" in result["calibration"]["reason"]
     assert {"device", "versions", "date", "command"} < set(result)
     assert (tmp_path / "train.png").read_bytes().startswith(b"\x89PNG")
+    assert not (tmp_path / "unfinished").exists()

@@ -27,14 +27,19 @@ def loss_gap(curve: Sequence[float], exact: Sequence[float]) -> float:
     return (sum((a / b - 1) ** 2 for a, b in zip(curve, exact, strict=True)) / len(curve)) ** 0.5
 
 
-def head(bench: str, device: str) -> dict[str, Any]:
-    """What a result begins with: device, versions, date and command."""
-    versions = {"python": sys.version.split()[0]}
+def versions() -> dict[str, str]:
+    """Of Python, and of what is installed of the packages that times depend on."""
+    found = {"python": sys.version.split()[0]}
     for package in ("warpplan", "torch", "triton"):
         try:
-            versions[package] = metadata.version(package)
+            found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
+    return found
+
+
+def head(bench: str, device: str) -> dict[str, Any]:
+    """What a result begins with: device, versions, date and command."""
     date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     command = shlex.join(["python", *sys.argv])
-    return {"bench": bench, "device": device, "versions": versions, "date": date, "command": command}
+    return {"bench": bench, "device": device, "versions": versions(), "date": date, "command": command}

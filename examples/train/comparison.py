@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from job_shapes import LlamaSizes
 sys.path.insert(0, str(Path(__file__).parents[1] / "common"))
 
 from planning_service import PLANNED_FOR, service
-from run_record import NOISE_FACTOR, loss_gap
+from run_record import NOISE_FACTOR, loss_gap, versions
 
 CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH")
 """Variables that name the folders in which a first step may find what an earlier process compiled or tuned."""
@@ -33,7 +34,8 @@ class JobFailed(Exception):
 
 @dataclass(frozen=True)
 class Jobs:
-    """How every job of a comparison is started. ``folder`` holds their caches and results while they run."""
+    """How every job of a comparison is started. ``folder`` holds their caches while they run, and their results: a
+    comparison that was cut off goes on with those that had finished."""
 
     sizes: LlamaSizes
     steps: int
@@ -41,10 +43,13 @@ class Jobs:
     folder: Path
 
     def run(self, way: str, url: str | None, number: int = 0) -> dict[str, Any]:
-        """The result of one job in a process of its own, with empty caches; but for ``number`` 0 it ends after the
-        first step. Raises :class:`JobFailed`."""
-        place = self.folder / f"{way.replace(' ', '-')}-{number}"
-        place.mkdir()
+        """The result of one job in a process of its own, with empty caches, or the one that is kept of it; but for
+        ``number`` 0 it ends after the first step. Raises :class:`JobFailed`."""
+        place = self._place(way, number)
+        if self.finished(way, number):
+            return dict(json.loads((place / "job.json").read_text()))
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
         command = [sys.executable, str(Path(__file__).with_name("job.py")), "--way", way, "--device", self.device]
         command += ["--out", str(place / "job.json")]
         command += ["--steps", "1", "--only-train"] if number else ["--steps", str(self.steps)]
@@ -60,7 +65,21 @@ class Jobs:
             raise JobFailed(f"the job {way!r} took more than {JOB_LIMIT_S:.0f} s") from None
         if done.returncode != 0:
             raise JobFailed(f"the job {way!r} ended with status {done.returncode}")
+        for cache in cold.values():
+            shutil.rmtree(cache, ignore_errors=True)
+        (place / "asked.json").write_text(json.dumps(self._asked()))
         return dict(json.loads((place / "job.json").read_text()))
+
+    def finished(self, way: str, number: int = 0) -> bool:
+        """Whether that job's result is kept, of the same sizes, steps, device and versions."""
+        kept = self._place(way, number) / "asked.json"
+        return kept.is_file() and json.loads(kept.read_text()) == self._asked()
+
+    def _place(self, way: str, number: int) -> Path:
+        return self.folder / f"{way.replace(' ', '-')}-{number}"
+
+    def _asked(self) -> dict[str, Any]:
+        return {"sizes": asdict(self.sizes), "steps": self.steps, "device": self.device, "versions": versions()}
 
     def compare(self, way: str, url: str | None, repeats: int) -> dict[str, Any]:
         """The result of one job; ``first_step_s`` has the seconds to the first step of ``repeats`` of them."""
@@ -76,6 +95,10 @@ def compared(jobs: Jobs, url: str | None, repeats: int) -> tuple[dict[str, dict[
     """Every way's result, and what came of the calibration between the last two. The store of a service at ``url`` is
     out of reach, so both of them ask that one."""
     store, profile = jobs.folder / "plans.sqlite", jobs.folder / "calibrated.json"
+    jobs.folder.mkdir(parents=True, exist_ok=True)
+    profile.unlink(missing_ok=True)
+    if not jobs.finished(SERVED):
+        store.unlink(missing_ok=True)  # a service that had planned already would answer sooner
     with service(url, store=store) as first:
         runs = {way: jobs.compare(way, first, repeats) for way in WAYS if way != SECOND}
     if url is None:

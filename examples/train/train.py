@@ -5,8 +5,9 @@
 runs the same job in five ways, each in a process of its own with cold caches: plain torch; torch.compile with
 max-autotune around a kernel under @triton.autotune; planned kernels without a service; planned kernels whose
 configurations a warpplan service answers in one batch, and which report what they measured; and the same once more,
-after `warpplan calibrate`. It compares their losses with float32 and writes train.json and train.png. Without a GPU the
-model is small, references stand in for kernels, and nothing is measured.
+after `warpplan calibrate`. It compares their losses with float32 and writes train.json and train.png. Called again
+after it was cut off, it goes on behind the jobs that had finished. Without a GPU the model is small, references stand
+in for kernels, and nothing is measured.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -35,10 +36,10 @@ from run_record import OneLineParser, head
 def main(words: Sequence[str] | None = None) -> int:
     arguments, sizes, steps = parse(words)
     print(f"{arguments.device}: {sizes}, {steps} steps", flush=True)
+    unfinished = arguments.out / "unfinished"
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            jobs = Jobs(sizes, steps, arguments.device, Path(folder))
-            runs, calibration = compared(jobs, arguments.url, arguments.repeats)
+        jobs = Jobs(sizes, steps, arguments.device, unfinished)
+        runs, calibration = compared(jobs, arguments.url, arguments.repeats)
     except (JobFailed, ServiceNotStarted) as error:
         print(f"{Path(__file__).name}: error: {error}", file=sys.stderr)
         return 1
@@ -50,6 +51,7 @@ def main(words: Sequence[str] | None = None) -> int:
     print(table(rows))
     (arguments.out / "train.json").write_text(json.dumps(result) + "\n")
     draw(result, arguments.out / "train.png")
+    shutil.rmtree(unfinished)
     print(f"{arguments.out}/train.json and train.png written")
     if not good:
         print(f"{Path(__file__).name}: error: a loss deviates from float32 more than noise explains", file=sys.stderr)
