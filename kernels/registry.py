@@ -47,10 +47,9 @@ class Kernel(Protocol):
         ...
 
     def rank(
-        self, shape: Shape, dtype: str, device: Device, profile: Profile, *, limit: int = 8, portable: bool = False
+        self, shape: Shape, dtype: str, device: Device, profile: Profile, *, limit: int = 8
     ) -> tuple[RankedPlan, ...]:
-        """The ``limit`` best candidates, best first; with ``portable`` only those that an ordinary Triton kernel of
-        somebody else can be launched with. Raises :class:`Infeasible` where none is left."""
+        """The ``limit`` best candidates, best first. Raises :class:`Infeasible` where there is none."""
         ...
 
     def plan(self, config: TuningConfig, dtype: str, device: Device, profile: Profile, shape: Shape = ()) -> Outcome:

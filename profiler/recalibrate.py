@@ -31,8 +31,7 @@ REGRET_NOISE = 0.002
 """How much slower the first choices may become on unseen shapes, as a part of their time: repeated readings of one
 configuration differ as much. Doubled, constants that rank worse could be taken for the sake of better times."""
 FIRST_CHOICES = 3
-"""Choices of a shape that are judged together. A single one is one reading: where readings differ by 2 %, those of 23
-shapes made better constants seem half a per cent worse."""
+"""Choices of a shape that are judged together. A single one is one reading, and readings differ."""
 OUTLIER_SIGMAS = 4.0
 """Standard deviations, estimated from the median absolute deviation, beyond which a reading is an outlier."""
 LEAST_OUTLIER = 0.1

@@ -83,14 +83,8 @@ class AttentionBwd:
         return ATTENTION_BWD.parse_shape(ATTENTION_FWD.named(plain) | repeats)
 
     def rank(
-        self, shape: Shape, dtype: str, device: Device, profile: Profile, *, limit: int = 8, portable: bool = False
+        self, shape: Shape, dtype: str, device: Device, profile: Profile, *, limit: int = 8
     ) -> tuple[RankedPlan, ...]:
-        if portable:
-            raise Infeasible(
-                "attention_bwd has no plan of one partition, which is all that an ordinary Triton kernel can be "
-                "launched with",
-                field="portable", value=True,
-            )  # fmt: skip
         return tuple(
             RankedPlan(tuning(config), prediction, partial(plan_candidate, config, dtype, device, profile.costs))
             for config, prediction in self.ranked(shape, dtype, device, profile, limit=limit)

@@ -110,14 +110,8 @@ class AttentionDecode:
         return ATTENTION_DECODE.parse_shape(given)
 
     def rank(
-        self, shape: Shape, dtype: str, device: Device, profile: Profile, *, limit: int = 8, portable: bool = False
+        self, shape: Shape, dtype: str, device: Device, profile: Profile, *, limit: int = 8
     ) -> tuple[RankedPlan, ...]:
-        if portable:
-            raise Infeasible(
-                "attention_decode has no plan of one partition, which is all that an ordinary Triton kernel can be "
-                "launched with",
-                field="portable", value=True,
-            )  # fmt: skip
         return tuple(
             RankedPlan(
                 tuning(config), prediction, partial(plan_candidate, config.attention, dtype, device, profile.costs)

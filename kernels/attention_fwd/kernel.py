@@ -123,14 +123,8 @@ class AttentionFwd:
         return ATTENTION_FWD.parse_shape({n: v for n, v in ATTENTION_FWD.named(shape).items() if not same.get(n)})
 
     def rank(
-        self, shape: Shape, dtype: str, device: Device, profile: Profile, *, limit: int = 8, portable: bool = False
+        self, shape: Shape, dtype: str, device: Device, profile: Profile, *, limit: int = 8
     ) -> tuple[RankedPlan, ...]:
-        if portable:
-            raise Infeasible(
-                "attention_fwd has no plan of one partition, which is all that an ordinary Triton kernel can be "
-                "launched with",
-                field="portable", value=True,
-            )  # fmt: skip
         return tuple(
             RankedPlan(tuning(config), prediction, partial(plan_candidate, config, dtype, device, profile.costs))
             for config, prediction in self.ranked(shape, dtype, device, profile, limit=limit)

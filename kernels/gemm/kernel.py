@@ -63,8 +63,6 @@ GEMM = Declaration(
     shown_first=("SCHEME", "BLOCK_M", "BLOCK_N", "BLOCK_K", "DEPTH", "SPLIT_K", "GROUP_M"),
 )
 
-PORTABLE_SCHEMES = ("pipelined",)
-"""What an ordinary ``tl`` kernel can be launched with: a plan of one partition."""
 CONTENDERS = 5
 """Block structures that an explanation compares."""
 EARLY_US = 9.0
@@ -102,12 +100,10 @@ class Gemm:
         profile: Profile,
         *,
         limit: int = 8,
-        portable: bool = False,
     ) -> tuple[RankedPlan, ...]:
-        schemes = PORTABLE_SCHEMES if portable else None
         return tuple(
             RankedPlan(self.tuning(config), prediction, partial(self.planned, config, dtype, device, profile.costs))
-            for config, prediction in self.ranked(shape, dtype, device, profile, limit=limit, schemes=schemes)
+            for config, prediction in self.ranked(shape, dtype, device, profile, limit=limit)
         )
 
     def ranked(

@@ -28,8 +28,7 @@ from warpplan.kernels.grouped_gemm.space import (
     tuning,
 )
 from warpplan.kernels.grouped_gemm.work import work
-from warpplan.planner.errors import Infeasible, InvalidShape
-from warpplan.planner.predict.ranking import RankedPlan
+from warpplan.planner.errors import InvalidShape
 from warpplan.planner.predict.time_model import DeviceWork
 from warpplan.planner.values.costs import CostTable
 from warpplan.planner.values.device import Device
@@ -104,24 +103,6 @@ class GroupedGemm(Gemm):
         if chosen["sizes"] not in DISTRIBUTIONS:
             _require_sizes(chosen["sizes"], m, groups)
         return shape
-
-    def rank(
-        self,
-        shape: Shape,
-        dtype: str,
-        device: Device,
-        profile: Profile,
-        *,
-        limit: int = 8,
-        portable: bool = False,
-    ) -> tuple[RankedPlan, ...]:
-        if portable:
-            raise Infeasible(
-                "grouped_gemm has no plan of one partition, which is all that an ordinary Triton kernel can be "
-                "launched with: plan gemm for the shape of one group",
-                field="portable", value=True,
-            )  # fmt: skip
-        return super().rank(shape, dtype, device, profile, limit=limit)
 
     def tuning(self, config: GemmConfig) -> TuningConfig:
         return tuning(config)

@@ -48,7 +48,7 @@ class VectorAdd:
         return VECTOR_ADD.parse_shape(sizes)
 
     def rank(
-        self, shape: Shape, dtype: str, device: Device, profile: Profile, *, limit: int = 8, portable: bool = False
+        self, shape: Shape, dtype: str, device: Device, profile: Profile, *, limit: int = 8
     ) -> tuple[RankedPlan, ...]:
         """Raises :class:`MissingCosts` where the profile lacks what every candidate needs."""
         VECTOR_ADD.require_dtype(dtype)

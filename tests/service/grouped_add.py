@@ -60,10 +60,10 @@ class GroupedAdd:
         return shape
 
     def rank(
-        self, shape: Shape, dtype: str, device: Device, profile: Profile, *, limit: int = 8, portable: bool = False
+        self, shape: Shape, dtype: str, device: Device, profile: Profile, *, limit: int = 8
     ) -> tuple[RankedPlan, ...]:
         length, _ = GROUPED_ADD.sizes(shape)
-        found = self._inner.rank((length,), dtype, device, profile, limit=EVERY, portable=portable)
+        found = self._inner.rank((length,), dtype, device, profile, limit=EVERY)
         return tuple(plan for plan in found if _runs(plan.config, shape))[:limit]
 
     def plan(self, config: TuningConfig, dtype: str, device: Device, profile: Profile, shape: Shape = ()) -> Outcome:

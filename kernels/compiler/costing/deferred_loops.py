@@ -23,7 +23,7 @@ def as_issued(loop: Body, shape: Shape) -> Body:
     early, first = issued_together(loop), loop.of_kind("dot")[:1]
     if not early:
         return loop
-    in_place = not _has_room(loop, shape)
+    in_place = not _vectors_fit(loop, shape)
     moved = early if shape.in_flight else ()
     # ptxas issues what waits for nothing as early as registers allow.
     work = [one for one in loop.work if in_place and one.id in early_vectors(loop)]
@@ -35,18 +35,18 @@ def as_issued(loop: Body, shape: Shape) -> Body:
     return replace(loop, work=tuple(work), overlapped=shape.in_flight, vectors_in_place=in_place)
 
 
-def _has_room(loop: Body, shape: Shape) -> bool:
-    """Whether small loads may come an iteration ahead, as :func:`~...deferred_waits.has_room_for_vectors` has it."""
+def _vectors_fit(loop: Body, shape: Shape) -> bool:
+    """Whether small loads may come an iteration ahead, as :func:`~...deferred_waits.vectors_fit` has it."""
     all_threads = THREADS * shape.warps * shape.consumers
     products = [work.product for work in loop.of_kind("dot") if work.product is not None]
     tiles = sum(-(-p.m * p.n // all_threads) for p in products)
     operands = [-(-p.m * p.k * p.element.element_bits // (32 * all_threads)) for p in products if p.a == "register"]
     ahead = early_vectors(loop)
     vectors = sum(_vector_registers(load, shape) for load in loop.of_kind("load") if load.id in ahead)
-    room = consumer_registers(
+    registers = consumer_registers(
         shape.consumers * shape.warps, blocks=shape.blocks, producer_registers=shape.producer_registers
     )
-    return fits(tiles, max(operands, default=0), vectors, room)
+    return fits(tiles, max(operands, default=0), vectors, registers)
 
 
 def _vector_registers(load: LoopWork, shape: Shape) -> int:

@@ -199,11 +199,6 @@ def test_packed_sequences_of_one_length_take_what_a_batch_does(profile):
         assert dict(packed.config.kwargs)["PACKED"] is True
 
 
-def test_no_ordinary_kernel_can_be_launched_with_a_plan(profile):
-    with pytest.raises(Infeasible, match="attention_fwd has no plan of one partition"):
-        ATTENTION.rank(LONG, "bfloat16", H200, profile, portable=True)
-
-
 def test_unknown_names(profile):
     for call in (
         lambda: ATTENTION.rank(LONG, "float32", H200, profile),

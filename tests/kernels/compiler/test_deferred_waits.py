@@ -21,7 +21,7 @@ from warpplan.kernels.compiler.inspection.finished import finished_text, written
 from warpplan.kernels.compiler.inspection.player.played_program import BufferArgument, PlayedInputs
 from warpplan.kernels.compiler.lowering.hopper.issue_order.deferred_waits import (
     add_deferred_waits,
-    has_room_for_vectors,
+    vectors_fit,
 )
 from warpplan.kernels.compiler.lowering.hopper.issue_order.loop_peeling import rewrite_loops
 from warpplan.kernels.compiler.lowering.hopper.load_rings import number_loads
@@ -94,13 +94,13 @@ def test_loops_of_other_forms_are_left() -> None:
         assert not ZOO[name].loads or not rewritten(zoo_cut(name))
 
 
-def test_small_loads_of_the_next_iteration_need_room_beside_the_tiles() -> None:
+def test_small_loads_of_the_next_iteration_need_registers_beside_the_tiles() -> None:
     (loop,) = rewritten(cut("gradients", WITH_ROW))
     # Of 128 rows to 4 warps, a thread has 64 registers of each of four tiles of 64 columns, 32 of an operand of 16
     # bits, and 16 numbers of a vector along the columns, twice.
     needed = 4 * 64 + 32 + 2 * 16 + 24
-    assert not has_room_for_vectors(loop, 4, needed - 1)
-    assert has_room_for_vectors(loop, 4, needed)
+    assert not vectors_fit(loop, 4, needed - 1)
+    assert vectors_fit(loop, 4, needed)
 
 
 @pytest.mark.parametrize("in_flight", [0, 1])

@@ -260,11 +260,6 @@ def test_several_schemes(profile):
     assert {config.scheme for config, _ in ranked} == {"single", "pingpong"}
 
 
-def test_a_portable_plan_is_one_that_an_ordinary_kernel_can_be_launched_with(profile):
-    ranked = GEMM.rank(SQUARE, "bfloat16", H200, profile, portable=True)
-    assert {config_of(r.config).scheme for r in ranked} == {"pipelined"}
-
-
 def test_a_ranked_plan_solves_its_own_candidate(profile):
     for ranked in GEMM.rank(SQUARE, "bfloat16", H200, profile, limit=3):
         planned = GEMM.plan(ranked.config, "bfloat16", H200, profile)

@@ -142,7 +142,7 @@ def test_a_configuration_that_cannot_run_the_epilogue_has_no_plan(profile):
     with pytest.raises(InvalidConfig, match="the pipelined scheme has no fused epilogue"):
         FUSED.loop(tuning(GemmConfig("pipelined", 128, 128, 64, 8, 4)), "bfloat16", H200, profile)
     with pytest.raises(Infeasible, match="no gemm_bias_act configuration of scheme pipelined fits"):
-        FUSED.rank(SQUARE, "bfloat16", H200, profile, portable=True)
+        FUSED.ranked(SQUARE, "bfloat16", H200, profile, schemes=("pipelined",))
 
 
 @pytest.mark.parametrize(

@@ -194,11 +194,6 @@ def test_what_the_space_proposes_is_predicted_alike_when_asked_for(profile):
     assert list(alone) == [p for _, p in ranked]
 
 
-def test_no_ordinary_kernel_can_be_launched_with_a_plan(profile):
-    with pytest.raises(Infeasible, match="grouped_gemm has no plan of one partition"):
-        GROUPED.rank(EXPERTS, "bfloat16", H200, profile, portable=True)
-
-
 def test_unknown_names(profile):
     for call in (
         lambda: GROUPED.rank(EXPERTS, "float64", H200, profile),

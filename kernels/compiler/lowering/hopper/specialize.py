@@ -35,8 +35,8 @@ from warpplan.kernels.compiler.lowering.hopper.consumer import ConsumerWriter
 from warpplan.kernels.compiler.lowering.hopper.data_partition import split
 from warpplan.kernels.compiler.lowering.hopper.issue_order.deferred_waits import (
     add_deferred_waits,
-    has_room_for_vectors,
     issued_together,
+    vectors_fit,
 )
 from warpplan.kernels.compiler.lowering.hopper.issue_order.lookahead import add_lookahead
 from warpplan.kernels.compiler.lowering.hopper.issue_order.loop_peeling import rewrite_loops
@@ -98,15 +98,15 @@ def specialize(text: str, partitioning: Partitioning) -> str:
     rewrites = (*other_forms, add_deferred_waits) if partitioning.in_flight else ()
 
     producer_share = producer_registers(copied_vectors(module))
-    room = consumer_registers(
+    registers_each = consumer_registers(
         partitioning.consumers * partitioning.warps, blocks=partitioning.blocks, producer_registers=producer_share
     )
 
     def in_place(operation: IrOperation, loop: control.ForLoop) -> bool:
-        """Whether small loads stay where they stand: the tiles of many products leave the next ones no room."""
+        """Whether small loads stay where they stand: beside the tiles of many products registers do not hold two."""
         if any(rewrite(operation, loop) is not None for rewrite in other_forms):
             return False
-        return bool(issued_together(loop)) and not has_room_for_vectors(loop, partitioning.warps, room)
+        return bool(issued_together(loop)) and not vectors_fit(loop, partitioning.warps, registers_each)
 
     clones = [
         with_exp2_weights(with_mask_guards(with_early_vectors(unique_names(clone.function), in_place)))

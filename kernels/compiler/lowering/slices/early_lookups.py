@@ -31,6 +31,7 @@ LOAD = "tt.load"
 Choice = Callable[[IrOperation, control.ForLoop], list[IrOperation]]
 """Which loads of an operation, a loop, are wanted ahead."""
 Test = Callable[[IrOperation, control.ForLoop], bool]
+"""Whether something holds of an operation, a loop."""
 
 
 def with_early_vectors(function: IrOperation, in_place: Test) -> IrOperation:

@@ -3,7 +3,7 @@ arithmetic: by :mod:`~.overlap`, :mod:`~.lookahead` or :mod:`~.deferred_waits`, 
 """
 
 EXPORTS = {
-    "deferred_waits": ("add_deferred_waits", "fits", "has_room_for_vectors", "issued_together", "vector_registers"),
+    "deferred_waits": ("add_deferred_waits", "fits", "issued_together", "vector_registers", "vectors_fit"),
     "lookahead": ("add_lookahead",),
     "loop_peeling": ("ONCE", "rewrite_loops"),
     "overlap": ("add_overlap", "HELD_REGISTERS", "WAIT_AGAIN"),

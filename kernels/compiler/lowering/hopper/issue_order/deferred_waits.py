@@ -19,11 +19,11 @@ import math
 from collections.abc import Iterable, Sequence
 
 from warpplan.kernels.compiler.analysis.operation_kinds import WGMMA
-from warpplan.kernels.compiler.lowering.hopper.issue_order.loop_peeling import WAIT, is_lead, lead_to
+from warpplan.kernels.compiler.lowering.hopper.issue_order.loop_peeling import is_lead, lead_to, wait_for
 from warpplan.kernels.compiler.lowering.register_shares import WARP
 from warpplan.kernels.compiler.lowering.slices.early_lookups import vector_loads
 from warpplan.kernels.compiler.ttgir import control
-from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region, tokenize
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region
 from warpplan.kernels.compiler.ttgir.names import with_suffix
 from warpplan.kernels.compiler.ttgir.types import find_types, parse_type
 
@@ -56,7 +56,7 @@ def issued_together(loop: control.ForLoop) -> list[IrOperation]:
     ]  # fmt: skip
 
 
-def has_room_for_vectors(loop: control.ForLoop, warps: int, registers: int) -> bool:
+def vectors_fit(loop: control.ForLoop, warps: int, registers: int) -> bool:
     """Whether ``registers`` of each thread of a consumer of ``warps`` hold the products of ``loop`` and its small loads
     of two iterations, as :func:`~...slices.early_lookups.with_early_vectors` has them."""
     threads = WARP * warps
@@ -68,8 +68,8 @@ def has_room_for_vectors(loop: control.ForLoop, warps: int, registers: int) -> b
 
 
 def fits(tiles: int, operand: int, vectors: int, registers: int) -> bool:
-    """Whether ``registers`` hold so many of the products' ``tiles``, of the left ``operand`` of one under way and of
-    the ``vectors`` of this iteration and of the next."""
+    """Whether ``registers`` a thread are enough for the products' ``tiles``, the register ``operand`` of a product in
+    flight, and the ``vectors`` of this iteration and of the next."""
     return tiles + operand + 2 * vectors + BESIDE <= registers
 
 
@@ -132,15 +132,8 @@ def _wait(body: list[IrOperation], running: list[IrOperation], names: dict[str, 
     """Wait until the first ``count`` of ``running`` have ended: then ``names`` has what their results are called."""
     if not count:
         return
-    ended, left = running[:count], len(running) - count
-    values: dict[str, str] = {}
-    for dot in ended:
-        values[dot.result] = find_types(dot.signature)[-1]
-    for dot in ended:
-        kinds = find_types(dot.signature)
-        values |= {name: text for name, text in zip(dot.operands, kinds[:2], strict=False) if "memdesc" in text}
+    ended = running[:count]
     done = with_suffix(ended[-1].result, "_done")
-    text = f" {', '.join(values)} {{pendings = {left} : i32}} : {', '.join(values.values())}"
-    body.append(IrOperation(WAIT, (f"{done}:{len(values)}",), [*tokenize(text)], ended[-1].location))
+    body.append(wait_for(ended, done, ended[-1].location, pending=len(running) - count))
     names |= {dot.result: f"{done}#{i}" for i, dot in enumerate(ended)}
     del running[:count]

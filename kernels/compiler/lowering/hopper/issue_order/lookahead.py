@@ -22,18 +22,18 @@ from __future__ import annotations
 
 from warpplan.kernels.compiler.analysis.operation_kinds import RING_LOADS, WGMMA
 from warpplan.kernels.compiler.lowering.hopper.issue_order.loop_peeling import (
-    WAIT,
     copied,
     count_to_last,
     guarded,
     is_lead,
     lead_to,
     located,
+    wait_for,
 )
 from warpplan.kernels.compiler.lowering.hopper.load_rings import Rings, load_number
 from warpplan.kernels.compiler.lowering.slices.unrolling import UNROLL
 from warpplan.kernels.compiler.ttgir import control
-from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region, tokenize
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region
 from warpplan.kernels.compiler.ttgir.names import with_suffix
 from warpplan.kernels.compiler.ttgir.types import find_types
 
@@ -121,10 +121,10 @@ def _all_but_last(
         body.append(new)
         if op is last:
             new.set_attribute("isAsync", "true")
-            body.append(_wait_for([next_dot, new], done, where))
+            body.append(wait_for([next_dot, new], done, where))
             finished = {last.result: f"{done}#1"}
     if last is None:
-        body.append(_wait_for([next_dot], done, where))
+        body.append(wait_for([next_dot], done, where))
     yielded = [finished.get(value, value) for value in loop.yielded]
     ending = [*zip(yielded, [kind for _, _, kind, _ in loop.carried], strict=True), (f"{done}#0", product)]
     first_product, upper = given
@@ -134,17 +134,3 @@ def _all_but_last(
         loop.variable, loop.lower, upper, loop.step, [*loop.carried, (current, first_product, product, "%_product")],
         loop.kind, attributes, Region([*body, control.yield_of(ending, where)]), where,
     )  # fmt: skip
-
-
-def _wait_for(dots: list[IrOperation], name: str, location: str) -> IrOperation:
-    """Wait until all of ``dots`` are over; their results are then ``name``#0, ``name``#1, …"""
-    types = [find_types(dot.signature) for dot in dots]
-    read = {
-        v: kind
-        for dot, kinds in zip(dots, types, strict=True)
-        for v, kind in zip(dot.operands[:2], kinds[:2], strict=True)
-    }
-    shared = [(value, kind) for value, kind in read.items() if kind.startswith("!ttg.memdesc")]
-    values = [*((dot.result, kinds[-1]) for dot, kinds in zip(dots, types, strict=True)), *shared]
-    text = f" {', '.join(v for v, _ in values)} {{pendings = 0 : i32}} : {', '.join(kind for _, kind in values)}"
-    return IrOperation(WAIT, (f"{name}:{len(values)}",), [*tokenize(text)], location)

@@ -8,14 +8,15 @@ if the loop runs:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from warpplan.kernels.compiler.analysis.operation_kinds import RING_LOADS
 from warpplan.kernels.compiler.lowering.hopper.load_rings import VIEWS
 from warpplan.kernels.compiler.ttgir import control
-from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region
+from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region, tokenize
 from warpplan.kernels.compiler.ttgir.names import unique_names, with_suffix
 from warpplan.kernels.compiler.ttgir.parsing import parse_operation
+from warpplan.kernels.compiler.ttgir.types import find_types
 
 WAIT = "ttng.warp_group_dot_wait"
 ONCE = "warpplan.once"
@@ -112,6 +113,18 @@ def lead_to(loop: control.ForLoop, operands: list[str]) -> list[IrOperation] | N
     if not any(operation.name in RING_LOADS for operation in lead):
         return None
     return [operation for operation in loop.body.operations if operation in lead]
+
+
+def wait_for(dots: Sequence[IrOperation], name: str, location: str, pending: int = 0) -> IrOperation:
+    """Wait until ``dots`` are over, with ``pending`` younger ones running: their results are then ``name``#0,
+    ``name``#1, …; what they read in shared memory is read until here."""
+    kinds = [find_types(dot.signature) for dot in dots]
+    values = {dot.result: types[-1] for dot, types in zip(dots, kinds, strict=True)}
+    for dot, types in zip(dots, kinds, strict=True):
+        read = zip(dot.operands[:2], types[:2], strict=True)
+        values |= {name: text for name, text in read if text.startswith("!ttg.memdesc")}
+    text = f" {', '.join(values)} {{pendings = {pending} : i32}} : {', '.join(values.values())}"
+    return IrOperation(WAIT, (f"{name}:{len(values)}",), [*tokenize(text)], location)
 
 
 def is_lead(operation: IrOperation) -> bool:

@@ -28,13 +28,13 @@ from dataclasses import dataclass
 from warpplan.kernels.compiler.analysis.copies.addresses import PURE, PURE_DIALECTS
 from warpplan.kernels.compiler.analysis.operation_kinds import WGMMA
 from warpplan.kernels.compiler.lowering.hopper.issue_order.loop_peeling import (
-    WAIT,
     copied,
     count_to_last,
     guarded,
     is_lead,
     lead_to,
     located,
+    wait_for,
 )
 from warpplan.kernels.compiler.lowering.hopper.load_rings import uses
 from warpplan.kernels.compiler.ttgir import control
@@ -169,12 +169,8 @@ def _rewritten(operation: IrOperation, loop: control.ForLoop, parts: _Parts, thr
 
 def _wait(dot: IrOperation, pending: int) -> tuple[str, IrOperation]:
     """Wait for ``dot`` with ``pending`` younger ones running: the name of its product after that, and the wait."""
-    kinds = find_types(dot.signature)
-    values = {dot.result: kinds[-1]}
-    values |= {name: text for name, text in zip(dot.operands, kinds[:2], strict=False) if "memdesc" in text}
-    text = f" {', '.join(values)} {{pendings = {pending} : i32}} : {', '.join(values.values())}"
     done = with_suffix(dot.result, "_done")
-    return f"{done}#0", IrOperation(WAIT, (f"{done}:{len(values)}",), [*tokenize(text)], dot.location)
+    return f"{done}#0", wait_for([dot], done, dot.location, pending)
 
 
 def _held(parts: _Parts, threads: int, name: str) -> tuple[list[IrOperation], IrOperation]:
