@@ -3,7 +3,8 @@
 2x4:3/2:1:persistent:copies1                  consumers x warps, slots of each loop's rings, 1 to keep a product in
                                               flight (the default), one program an SM walks over the grid, what the
                                               producer copies of what is loaded through pointers: operands, or all (2)
-1x4:3:2blocks                                 registers and shared memory for two blocks on an SM at once
+1x4:3:2blocks:stores                          registers and shared memory for two blocks on an SM at once; TMA stores what
+                                              the kernel stores through pointers
 2 x 4 warps, 3/2 slots, in flight, persistent as printed
 apart:3:single                                Blackwell: workers, slots of all rings, one place for each result
 loads and products apart, 3 slots, single     as printed
@@ -22,13 +23,13 @@ from warpplan.kernels.compiler.strategy.recorded import strategy_from_json
 from warpplan.planner.errors import InvalidConfig, MalformedFile
 
 _HOPPER = re.compile(
-    r"(\d+)x(\d+):(\d+(?:/\d+)*)(?::([01]))?(:persistent)?(?::copies([12]))?(?::(\d+)blocks)?"
+    r"(\d+)x(\d+):(\d+(?:/\d+)*)(?::([01]))?(:persistent)?(?::copies([12]))?(?::(\d+)blocks)?(:stores)?"
     r"(?::assigned(\d+(?:/\d+)*))?"
 )
 _BLACKWELL = re.compile(r"(apart|together|found):(\d+)(:single)?")
 _HOPPER_PRINTED = re.compile(
     r"(\d+) x (\d+) warps, (\d+(?:/\d+)*) slots(, in flight)?(, persistent)?(?:, (copied operands|all copied))?"
-    r"(?:, (\d+) blocks)?(?:, assigned (\d+(?:/\d+)*))?"
+    r"(?:, (\d+) blocks)?(, TMA stores)?(?:, assigned (\d+(?:/\d+)*))?"
 )
 _BLACKWELL_PRINTED = re.compile(
     r"(?:loads and products (apart|together)|as Triton finds best), (\d+) slots(?:, staged (.+?))?(, single)?"
@@ -36,7 +37,8 @@ _BLACKWELL_PRINTED = re.compile(
 FORMS = (
     "CONSUMERSxWARPS:SLOTS such as 2x4:3, or 2x4:3/2:0 with the slots of each loop and 0 for no product in flight, and "
     ":persistent behind, :copies1 where operands loaded through pointers are copied, :copies2 where all else is, too, "
-    ":2blocks for two on an SM, :assigned0/1/2 for the partition of each load and computed operand; for Blackwell "
+    ":2blocks for two on an SM, :stores where TMA stores what the kernel stores through pointers, :assigned0/1/2 for "
+    "the partition of each load and computed operand; for Blackwell "
     "apart:SLOTS, together:SLOTS or found:SLOTS; or as it is printed"
 )
 
@@ -69,7 +71,7 @@ def _hopper(match: re.Match[str], in_flight: bool) -> HopperStrategy:
     copies = levels.get(match[6] or "", 0)
     return HopperStrategy(
         int(match[1]), depths, int(match[2]), int(in_flight), int(match[5] is not None), copies, int(match[7] or 1),
-        tuple(int(number) for number in (match[8] or "").split("/") if number),
+        tuple(int(number) for number in (match[9] or "").split("/") if number), int(match[8] is not None),
     )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ HOPPER = st.builds(
     FLAGS,
     st.integers(0, 2),
     st.integers(1, 4),
+    stores=FLAGS,
 )
 LINES = st.sampled_from(["mine.py:12", "a b (2).py:7", "x, y.py:100"])
 STAGES = st.dictionaries(LINES, st.integers(0, 3)).map(lambda stages: tuple(stages.items()))
@@ -48,6 +49,7 @@ def test_what_is_printed_is_read_as_the_same(strategy: Strategy) -> None:
         ("1x4:3:2blocks", HopperStrategy(1, (3,), blocks=2)),
         ("1x4:3:1:persistent:4blocks", HopperStrategy(1, (3,), persistent=1, blocks=4)),
         ("1x4:3:copies1:2blocks", HopperStrategy(1, (3,), copies=1, blocks=2)),
+        ("2x4:3:1:persistent:stores", HopperStrategy(2, (3,), persistent=1, stores=1)),
         (" apart:3:single ", BlackwellStrategy("apart", 3, double=0)),
         ("found:2", BlackwellStrategy("found", 2)),
     ],
