@@ -108,11 +108,13 @@ def paired(
     launches: int | None = None,
     round_ms: float = 5.0,
     warm_s: float = 0.5,
+    settle_s: float = 0.0,
 ) -> dict[str, Timing]:
     """Time ``candidates`` interleaved on the current GPU, each as a graph of launches over ``sets`` input sets in turn.
 
     ``launches`` a graph (rounded up to whole rotations) defaults to about ``round_ms`` of the slowest candidate. All
-    candidates run interleaved for ``warm_s`` seconds first: seconds for sustained power, 0 for a cool card. Raises
+    candidates run interleaved for ``warm_s`` seconds first: seconds for sustained power, 0 for a cool card. Each runs
+    for ``settle_s`` seconds before each reading: the clock then answers to its own power, not to the others'. Raises
     :class:`MeasurementFailed` whose ``value`` is the candidate whose capture or replay fails.
     """
     import torch
@@ -132,9 +134,17 @@ def paired(
     while time.perf_counter() < until:
         for name in names:
             _replay_us(*graphs[name])
-    measured = [{name: _replay_us(*graphs[name]) for name in round_order(names, r)} for r in range(rounds)]
+    measured = [{name: _settled_us(*graphs[name], settle_s) for name in round_order(names, r)} for r in range(rounds)]
     torch.cuda.synchronize()
     return summarize_rounds([{name: r[name] for name in names} for r in measured], baseline)
+
+
+def _settled_us(graph: CudaGraph, launches: int, seconds: float) -> float:
+    """Microseconds a launch after ``seconds`` of replays."""
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        _replay_us(graph, launches)
+    return _replay_us(graph, launches)
 
 
 def time_one(call: Call, *, sets: int = 1, rounds: int = 20, warm_s: float = 0.2) -> Timing:

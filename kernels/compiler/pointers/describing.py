@@ -1,4 +1,5 @@
-"""A kernel's loads and stores through pointers written as TMA's, in Triton's own IR before layouts are chosen.
+"""A kernel's loads, stores and additions through pointers written as TMA's, in Triton's own IR before layouts are
+chosen.
 
     %a = tt.load %pointers, %mask      ──>   %d = tt.make_tensor_descriptor %a_ptr, [%M, %K], [%stride, 1]   once
                                              %a = tt.descriptor_load %d[%row, %column]
@@ -64,9 +65,10 @@ class Described:
 
 def describe(text: str, *, nested: bool, stores: bool = False) -> Described:
     """The TTIR ``text`` of a kernel with its pointer loads as TMA loads, each where that is proven: what stays is
-    loaded by the consumers. With ``stores``, what it stores of a product through pointers is stored by TMA, too, where
-    that is proven. ``nested``: this Triton prints a descriptor's block as a tensor (up to 3.7). Raises
-    :class:`~warpplan.kernels.compiler.ttgir.ir.MalformedIR` for text that Triton did not print."""
+    loaded by the consumers. So are additions of products to memory. With ``stores``, what it stores of a product
+    through pointers is stored by TMA, too, where that is proven. ``nested``: this Triton prints a descriptor's block as
+    a tensor (up to 3.7). Raises :class:`~warpplan.kernels.compiler.ttgir.ir.MalformedIR` for text that Triton did not
+    print."""
     module = parse(text)
     if not any(operation.name == "tt.load" for operation in module.function.walk()):
         return Described(text)
@@ -78,8 +80,8 @@ def describe(text: str, *, nested: bool, stores: bool = False) -> Described:
         for r in loads.refused
     )
     stored = pointer_stores(function).found
-    there = tuple({_tile(each.box): each.bytes for each in stored}.values())
-    written = stored if stores else []
+    there = tuple({_tile(each.box): each.bytes for each in stored if not each.adds}.values())
+    written = [each for each in stored if stores or each.adds]
     if not loads.found and not written:
         return Described(text, (), (), unchanged, there)
     lines = tuple(str(locations.of(load.load)) for load in loads.found)
@@ -130,7 +132,8 @@ class _BoxWriter:
         """Replace ``store`` in place."""
         box, at = store.box, ScalarWriter(self.scalars, f"{stem}_at", store.store.location)
         place = self._place(box, store.store, stem, at)
-        text = f"tt.descriptor_store {place}, {store.value} : !tt.tensordesc<{self._block(box)}>, {_tile(box)}"
+        write = "tt.descriptor_reduce add," if store.adds else "tt.descriptor_store"
+        text = f"{write} {place}, {store.value} : !tt.tensordesc<{self._block(box)}>, {_tile(box)}"
         stored = parse_operation(text)
         stored.location = store.store.location
         self._replace(store.store, [*at.out, stored])

@@ -1,4 +1,4 @@
-"""Which stores through pointers a TMA store can stand for.
+"""Which stores and additions through pointers a TMA store can stand for.
 
 A product's tile is brought into a layout for wide stores through shared memory, and stored to addresses that each
 thread holds, while the products of the next tile wait. By TMA it is put into shared memory once, and stored from there
@@ -13,6 +13,10 @@ that
 - nothing after it tells another program that it is done: no atomic operation, no barrier, no call.
 
 Its descriptor is made of arguments alone: once, before a walk.
+
+An atomic addition of fp32 tiles whose result nothing reads is a TMA reduction on the same terms, but that loops may
+repeat it: additions land in any order as they are. Each thread's additions take addresses, a mask and an instruction
+for a few elements, in layouts for wide access; a reduction takes one instruction a box.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ from warpplan.kernels.compiler.ttgir.types import find_types, parse_type
 ENABLED = True
 """Whether strategies with TMA stores are among those that are tried; off, stores through pointers stay as they are. Has
 not been timed on a GPU."""
-STORE, DOT = "tt.store", "tt.dot"
+STORE, ADD, DOT = "tt.store", "tt.atomic_rmw", "tt.dot"
 LOOPS = ("scf.for", "scf.while")
 _POINTS = frozenset({"tt.addptr", "tt.splat", "tt.broadcast", "tt.expand_dims", "tt.reshape"})
 """Operations that make an address of one."""
@@ -49,11 +53,15 @@ _HARMLESS = frozenset(
 
 @dataclass(frozen=True)
 class TmaStore:
-    """A ``store`` of ``value`` as TMA does it."""
+    """A ``store`` of ``value`` as TMA does it; ``adds`` to what is there."""
 
     store: IrOperation
     value: str
     box: TensorBox
+
+    @property
+    def adds(self) -> bool:
+        return self.store.name == ADD
 
     @property
     def bytes(self) -> int:
@@ -85,7 +93,7 @@ def pointer_stores(function: IrOperation) -> PointerStores:
         return result
     reader = _StoreReader(function)
     for store in function.walk():
-        if store.name == STORE and reader.is_candidate(store):
+        if store.name in (STORE, ADD) and reader.is_candidate(store):
             try:
                 result.found.append(reader.read(store))
             except NotAffine as error:
@@ -123,13 +131,15 @@ class _StoreReader:
 
     def read(self, store: IrOperation) -> TmaStore:
         """Raises :class:`NotAffine` with the reason."""
-        if id(store) in self.repeated:
-            raise NotAffine("a loop repeats it, and two TMA stores may land in any order", store)
-        if cache_modifier(store):
-            raise NotAffine("it says what caches are to do", store)
         kind = parse_type(find_types(store.signature)[0])
         assert kind is not None
         element = kind.element.partition("<")[2].rpartition(">")[0]
+        if store.name == ADD:
+            self._require_addition(store, element)
+        elif id(store) in self.repeated:
+            raise NotAffine("a loop repeats it, and two TMA stores may land in any order", store)
+        if cache_modifier(store):
+            raise NotAffine("it says what caches are to do", store)
         if element == "i1" or element.startswith("!tt.ptr"):
             raise NotAffine(f"its elements are {element}", store)
         pointer, value, *rest = store.operands
@@ -151,6 +161,20 @@ class _StoreReader:
         self._require_last(store)
         return TmaStore(store, value, box)
 
+    def _require_addition(self, store: IrOperation, element: str) -> None:
+        """Raise :class:`NotAffine` where ``store``, an atomic operation, is no addition of fp32 that nothing waits
+        for."""
+        if store.tokens[0] != "fadd" or element != "f32":
+            raise NotAffine(f"TMA adds fp32 here, and it is {store.tokens[0]} of {element}", store)
+        if "gpu" not in store.tokens:
+            raise NotAffine("its additions are seen beyond the GPU, or by its block alone", store)
+        if self._is_read(store):
+            raise NotAffine("its result, what was there before, is read", store)
+
+    def _is_read(self, operation: IrOperation) -> bool:
+        """Whether something uses or is handed a result of ``operation``."""
+        return any(self.users.readers.get(name) or self.users.handed.get(name) for name in operation.defined)
+
     def _require_alone(self, base: str, store: IrOperation) -> None:
         """Raise :class:`NotAffine` where anything but ``store`` may reach memory through ``base``, an argument."""
         seen: set[str] = set()
@@ -169,14 +193,24 @@ class _StoreReader:
                 waiting += operation.defined
 
     def _require_last(self, store: IrOperation) -> None:
-        """Raise :class:`NotAffine` where something after ``store`` may tell another program that it is done."""
-        operations = iter(self.function.walk())
-        for operation in operations:
-            if operation is store:
-                break
-        for operation in operations:
+        """Raise :class:`NotAffine` where something after ``store`` may tell another program that it is done: behind it,
+        or in a loop around it."""
+        operations = list(self.function.walk())
+        loops = (o for o in operations if o.name in LOOPS and any(inner is store for inner in o.walk()))
+        around = next(loops, store)
+        start = next(i for i, operation in enumerate(operations) if operation is around)
+        for operation in operations[start:]:
+            if operation is store or self._is_silent(operation):
+                continue
             name = operation.name.strip('"')
             if name not in _HARMLESS and name not in PURE and not name.startswith(PURE_DIALECTS):
                 raise NotAffine(f"{name} after it may tell another program of it", operation)
             if operation.name == "tt.load" and is_volatile(operation):
                 raise NotAffine("a volatile load after it may wait for another program", operation)
+
+    def _is_silent(self, operation: IrOperation) -> bool:
+        """Whether ``operation`` adds fractions to a tile, which is no flag, and nobody reads what was there."""
+        if operation.name != ADD or operation.tokens[0] != "fadd" or self._is_read(operation):
+            return False
+        kinds = find_types(operation.signature)
+        return bool(kinds) and parse_type(kinds[0]) is not None

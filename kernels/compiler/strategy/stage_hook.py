@@ -31,7 +31,7 @@ from warpplan.kernels.triton_types import (
     StageHook,
 )
 
-LOWERING = "10"
+LOWERING = "11"
 """Part of the cache key: raised with every change of what a strategy is lowered to."""
 _hook_lock = threading.RLock()
 

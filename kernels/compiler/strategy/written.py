@@ -3,8 +3,8 @@
 2x4:3/2:1:persistent:copies1                  consumers x warps, slots of each loop's rings, 1 to keep a product in
                                               flight (the default), one program an SM walks over the grid, what the
                                               producer copies of what is loaded through pointers: operands, or all (2)
-1x4:3:2blocks:stores                          registers and shared memory for two blocks on an SM at once; TMA stores what
-                                              the kernel stores through pointers
+1x4:3:2blocks:stores                          registers and shared memory for two blocks on an SM at once; TMA stores
+                                              what the kernel stores through pointers
 2 x 4 warps, 3/2 slots, in flight, persistent as printed
 apart:3:single                                Blackwell: workers, slots of all rings, one place for each result
 loads and products apart, 3 slots, single     as printed

@@ -201,8 +201,8 @@ def test_times_are_taken_on_shared_sets_in_turn(tmp_path: Path, monkeypatch: pyt
 
     launched: list[tuple[str, int]] = []
 
-    def paired(candidates: Json, *, sets: int, rounds: int, warm_s: float) -> dict[str, Any]:
-        assert (rounds, warm_s) == (20, 0.5)
+    def paired(candidates: Json, *, sets: int, rounds: int, warm_s: float, settle_s: float) -> dict[str, Any]:
+        assert (rounds, warm_s, settle_s) == (20, 0.5, 0.0)
         for name, call in candidates.items():
             for at in range(sets):
                 call(at)
@@ -222,13 +222,15 @@ def test_times_are_taken_on_shared_sets_in_turn(tmp_path: Path, monkeypatch: pyt
     assert list_trial.times({}, {}) == {}
 
 
-def test_those_that_lie_close_are_timed_again_without_the_others(
+def test_those_that_lie_close_are_timed_again_each_alone_for_a_while(
     on_cpu: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mixed = {0: 100.0, 1: 99.0, 2: 200.0, 3: 104.0}
 
-    def times(benches: Json, planned: Json, *, warm_s: float = 0.5) -> dict[str, float]:
-        on_cpu.append((sorted(benches), warm_s))
+    def times(
+        benches: Json, planned: Json, *, rounds: int = 20, warm_s: float = 0.5, settle_s: float = 0.0
+    ) -> dict[str, float]:
+        on_cpu.append((sorted(benches), rounds, warm_s, settle_s))
         return {str(number): mixed[number] + (10.0 if len(benches) < 4 and number == 1 else 0) for number in benches}
 
     monkeypatch.setattr(list_trial, "times", times)
@@ -236,7 +238,8 @@ def test_those_that_lie_close_are_timed_again_without_the_others(
     assert [item["us"] for item in items if item["step"] == "times"] == [
         {"0": 100.0, "1": 99.0, "2": 200.0, "3": 104.0}, {"0": 100.0, "1": 109.0, "3": 104.0},
     ]  # fmt: skip
-    assert on_cpu == [([0, 1, 2, 3], 0.5), ([0, 1, 3], list_trial.FINAL_WARM_S)]
+    last = list_trial.FINAL_ROUNDS, 0.0, list_trial.SETTLE_S
+    assert on_cpu == [([0, 1, 2, 3], 20, 0.5, 0.0), ([0, 1, 3], *last)]
     assert list_trial.finalists({"0": 1.0, "1": 2.0}) == [0]
     assert len(list_trial.finalists({str(n): 1.0 for n in range(9)})) == list_trial.MOST_FINALISTS
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from warpplan.kernels.compiler.inspection.finished import read_copy
-from warpplan.kernels.compiler.inspection.player.global_operations import boxed, described, unboxed
+from warpplan.kernels.compiler.inspection.player.global_operations import added_to, boxed, described, unboxed
 from warpplan.kernels.compiler.inspection.player.interleaving import GO_ON, Landing, Steps
 from warpplan.kernels.compiler.inspection.player.partition import FlyingProduct, PlayedPartition
 from warpplan.kernels.compiler.inspection.player.shared_operations import (
@@ -24,8 +24,7 @@ from warpplan.kernels.compiler.inspection.player.shared_operations import (
     write_tile,
 )
 from warpplan.kernels.compiler.inspection.player.tiles.device_memory import OutOfBounds
-from warpplan.kernels.compiler.inspection.player.tiles.element_types import poison, rounded
-from warpplan.kernels.compiler.inspection.player.tiles.faults import NotPlayed
+from warpplan.kernels.compiler.inspection.player.tiles.element_types import poison
 from warpplan.kernels.compiler.inspection.player.tiles.operation_forms import ReadyOperation
 from warpplan.kernels.compiler.inspection.player.tiles.shared_tiles import SharedView
 from warpplan.kernels.compiler.inspection.player.tiles.tile_operations import multiply
@@ -63,9 +62,7 @@ def tma_load(partition: PlayedPartition, operation: ReadyOperation) -> Steps:
 
 def tma_store(partition: PlayedPartition, operation: ReadyOperation) -> Steps:
     """A copy to global memory, or a reduction: what is there is added to once the copy lands."""
-    adds = operation.name == "ttng.async_tma_reduce"
-    if adds and operation.operation.tokens[0] != "add":
-        raise NotPlayed(operation.name, operation.line, "other than add")
+    write = added_to if operation.name == "ttng.async_tma_reduce" else unboxed
     descriptor, *coordinates, _ = (partition.values[name] for name in operation.operands)
     view = view_of(partition, operation, operation.operands[-1])
     described(partition, operation, descriptor)
@@ -74,11 +71,7 @@ def tma_store(partition: PlayedPartition, operation: ReadyOperation) -> Steps:
 
     def land() -> None:
         tensor = described(partition, operation, descriptor)
-        places, tile = [int(c) for c in coordinates], view.array
-        if adds:
-            before = boxed(partition, operation, tensor, places).reshape(tile.shape)
-            tile = rounded(before + tile, view.allocation.kind.held)
-        unboxed(partition, operation, tensor, places, tile)
+        write(partition, operation, tensor, [int(c) for c in coordinates], view.array)
 
     landing = partition.program.schedule.fly(Landing(land))
     partition.stores.append((landing, actor.clock))

@@ -195,6 +195,24 @@ def descriptor_store(partition: PlayedPartition, operation: ReadyOperation) -> N
     unboxed(partition, operation, tensor, [int(c) for c in coordinates], tile)
 
 
+def descriptor_reduce(partition: PlayedPartition, operation: ReadyOperation) -> None:
+    """``tt.descriptor_reduce``: what is there is added to."""
+    descriptor, *coordinates, tile = (partition.value(name, operation) for name in operation.operands)
+    tensor = described(partition, operation, descriptor)
+    added_to(partition, operation, tensor, [int(c) for c in coordinates], tile)
+
+
+def added_to(
+    partition: PlayedPartition, operation: ReadyOperation, tensor: TensorMap, places: list[int], tile: np.ndarray
+) -> None:
+    """Add ``tile`` to the box of ``tensor`` at ``places``, each sum rounded to what the tensor holds. Raises
+    :class:`NotPlayed` for what a reduction may do beside adding."""
+    if operation.operation.tokens[0] != "add":
+        raise NotPlayed(operation.name, operation.line, "other than add")
+    before = boxed(partition, operation, tensor, places).reshape(tile.shape)
+    unboxed(partition, operation, tensor, places, rounded(before + tile, tensor.kind))
+
+
 def nothing(partition: PlayedPartition, operation: ReadyOperation) -> None:
     """What has no effect on values: assertions, prints, barriers of a partition's own threads, a launch's
     place among others."""
@@ -204,9 +222,10 @@ GLOBAL: dict[str, Callable[[PlayedPartition, ReadyOperation], None]] = {
     "tt.get_program_id": program_id, "tt.get_num_programs": program_count, "tt.store": PlayedPartition.store,
     "tt.make_tensor_descriptor": describe, "ttg.global_scratch_alloc": scratch, "ttng.tensormap_create": encode_map,
     "ttng.tensormap_fenceproxy_acquire": acquire_map, "ttng.reinterpret_tensor_descriptor": use_map,
-    "tt.descriptor_load": descriptor_load, "tt.descriptor_store": descriptor_store, "tt.assert": nothing,
-    "tt.print": nothing, "gpu.barrier": nothing, "ttg.barrier": nothing, "llvm.intr.assume": nothing,
-    "tt.grid_dependency_wait": nothing, "tt.grid_dependency_launch_dependents": nothing,
+    "tt.descriptor_load": descriptor_load, "tt.descriptor_store": descriptor_store,
+    "tt.descriptor_reduce": descriptor_reduce, "tt.assert": nothing, "tt.print": nothing, "gpu.barrier": nothing,
+    "ttg.barrier": nothing, "llvm.intr.assume": nothing, "tt.grid_dependency_wait": nothing,
+    "tt.grid_dependency_launch_dependents": nothing,
 }  # fmt: skip
 GLOBAL_WAITING: dict[str, Callable[[PlayedPartition, ReadyOperation], Steps]] = {
     "tt.load": load, "tt.atomic_rmw": atomic, "tt.atomic_cas": compare_and_swap,

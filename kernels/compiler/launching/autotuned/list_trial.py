@@ -9,7 +9,7 @@ What happens is streamed item by item, so that what was found outlives a child t
     {"step": "time"}                           all that are right are timed, each in turn
     {"step": "untimed", "candidate": 3, …}     its timing failed, in one line; the others are timed without it
     {"step": "times", "us": {"3": …}}          medians of one process, over memory that is not left in L2
-    {"step": "times", "us": {"3": …}}          those that lie close, timed again without the others: these count
+    {"step": "times", "us": {"3": …}}          those that lie close, timed again, each alone for a while: these count
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ from warpplan.planner.errors import MeasurementFailed
 Item = dict[str, Json]
 Candidates = Sequence[dict[str, Json]]
 
-WARM_S, FINAL_WARM_S = 0.5, 0.2
-"""Seconds of launches before the first that is timed: of all, and of those that lie close, on a card that is warm."""
+WARM_S = 0.5
+"""Seconds of launches of all in turn before the first that is timed."""
+FINAL_ROUNDS, SETTLE_S = 3, 0.1
+"""Those that lie close are timed again in so many rounds, each after it has run alone for so many seconds: on a card
+at its power limit the clock follows what the kernel draws, some 50 ms later. Chosen by hand."""
 NEAR, MOST_FINALISTS = 1.06, 4
 """Candidates within this factor of the fastest are timed again, at most this many. Chosen by hand: twice as far takes
 in candidates that a shared clock cannot have put in the wrong order, and lengthens the first launch."""
@@ -89,12 +92,13 @@ def tried(request: dict[str, Json]) -> Iterator[Item]:
             break
     yield {"step": "times", "us": us}
     if len(last := finalists(us)) > 1:
-        yield {"step": "times", "us": times({n: benches[n] for n in last}, planned, warm_s=FINAL_WARM_S)}
+        close = {n: benches[n] for n in last}
+        yield {"step": "times", "us": times(close, planned, rounds=FINAL_ROUNDS, warm_s=0.0, settle_s=SETTLE_S)}
 
 
 def finalists(us: Mapping[str, float]) -> list[int]:
-    """The fastest and those that lie close to it, by their numbers. Timed with all others, the clock is one that power
-    allows the mix: slow candidates that draw little lend it to those that draw much, and the order may turn."""
+    """The fastest and those that lie close to it, by their numbers. Timed in turn, the clock is one that power allows
+    the mix: candidates that draw little lend it to those that draw much, and the order may turn."""
     order = sorted(us, key=lambda name: us[name])
     return [int(name) for name in order if us[name] <= NEAR * us[order[0]]][:MOST_FINALISTS]
 
@@ -206,10 +210,11 @@ def _tensor(value: KernelArgument) -> KernelArgument:
 
 def times(
     benches: Mapping[int, ListBench], planned: Mapping[int, CompiledKernel | None], *, rounds: int = 20,
-    warm_s: float = WARM_S,
+    warm_s: float = WARM_S, settle_s: float = 0.0,
 ) -> dict[str, float]:  # fmt: skip
     """Median microseconds of each, resets included, as in Triton's own benchmark; measured in turn on the same sets of
-    arguments, over enough of them that none is left in L2, after ``warm_s`` seconds."""
+    arguments, over enough of them that none is left in L2, after ``warm_s`` seconds of all, and ``settle_s`` of each
+    before it is read."""
     import torch
 
     from warpplan.kernels.timing import input_sets, paired
@@ -226,5 +231,6 @@ def times(
     def launches(number: int) -> Callable[[int], object]:
         return lambda at: benches[number].launch_on(planned[number], arguments[number][at])
 
-    found = paired({str(number): launches(number) for number in benches}, sets=count, rounds=rounds, warm_s=warm_s)
+    calls = {str(number): launches(number) for number in benches}
+    found = paired(calls, sets=count, rounds=rounds, warm_s=warm_s, settle_s=settle_s)
     return {name: timing.median_us for name, timing in found.items()}

@@ -1,4 +1,5 @@
-"""TMA stores of a tile loop: they have shared memory of their own, and the next tile's multiplies do not wait for them.
+"""TMA stores and reductions of a loop: they have shared memory of their own, and the next tile's multiplies do not wait
+for them.
 
 Triton stages a store in memory that something else may take next, so it waits for the store at once. Here the staging
 belongs to the stores of one type of tile, and the wait stands before its next use. A wait is for every store under way,
@@ -12,7 +13,7 @@ from warpplan.kernels.compiler.lowering.hopper.partition_builder import Builder
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Module
 from warpplan.kernels.compiler.ttgir.types import ShapedType, find_types, parse_type
 
-STORE = "tt.descriptor_store"
+STORE, REDUCE = "tt.descriptor_store", "tt.descriptor_reduce"
 
 
 class Staging:
@@ -23,11 +24,11 @@ class Staging:
         self.buffers: dict[str, ShapedType] = {}
 
     def suits(self, operation: IrOperation) -> bool:
-        """Whether ``operation`` is a TMA store whose layout in shared memory is known."""
-        return operation.name == STORE and bool(self._encoding(operation))
+        """Whether ``operation`` is a TMA store or reduction whose layout in shared memory is known."""
+        return operation.name in (STORE, REDUCE) and bool(self._encoding(operation))
 
     def _encoding(self, operation: IrOperation) -> str:
-        """The layout in shared memory of the tile that ``operation`` stores: its descriptor's, without the leading
+        """The layout in shared memory of the tile that ``operation`` writes: its descriptor's, without the leading
         dimensions of 1 that the tile lacks."""
         box, tensor = (parse_type(text) for text in find_types(operation.signature))
         assert box is not None
@@ -37,7 +38,7 @@ class Staging:
         return without_leading(self.module, box.encoding, len(tensor.shape))
 
     def store(self, out: list[IrOperation], operation: IrOperation) -> None:
-        """Write ``operation``, a TMA store, through the buffer of its type."""
+        """Write ``operation``, a TMA store or reduction, through the buffer of its type."""
         *descriptor_and_place, value = operation.operands
         descriptor, *place = descriptor_and_place
         box, tensor = find_types(operation.signature)
@@ -54,9 +55,17 @@ class Staging:
         self.wait(out)
         build.op(out, f"ttg.local_store {value}, {name} : {tensor} -> {kind}", where)
         build.op(out, "ttng.fence_async_shared {bCluster = false}", where)
-        copy = f"ttng.async_tma_copy_local_to_global {descriptor}[{', '.join(place)}] {name} : {box}, {kind}"
-        build.op(out, copy, where)
+        write = f"{_written(operation)} {descriptor}[{', '.join(place)}] {name} : {box}, {kind}"
+        build.op(out, write, where)
 
     def wait(self, out: list[IrOperation]) -> None:
         """Until every store has read its buffer; before Triton 3.9 that is all the operation can mean."""
         self.builder.op(out, "ttng.async_tma_store_wait {pendings = 0 : i32, read_only}")
+
+
+def _written(operation: IrOperation) -> str:
+    """What writes out of shared memory as ``operation`` does out of registers; a reduction's first word is what it does
+    to what is there: "add"."""
+    if operation.name == STORE:
+        return "ttng.async_tma_copy_local_to_global"
+    return f"ttng.async_tma_reduce {operation.tokens[0]},"
