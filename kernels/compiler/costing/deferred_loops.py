@@ -37,16 +37,28 @@ def as_issued(loop: Body, shape: Shape) -> Body:
 
 def _vectors_fit(loop: Body, shape: Shape) -> bool:
     """Whether small loads may come an iteration ahead, as :func:`~...deferred_waits.vectors_fit` has it."""
-    all_threads = THREADS * shape.warps * shape.consumers
-    products = [work.product for work in loop.of_kind("dot") if work.product is not None]
-    tiles = sum(-(-p.m * p.n // all_threads) for p in products)
-    operands = [-(-p.m * p.k * p.element.element_bits // (32 * all_threads)) for p in products if p.a == "register"]
+    tiles, operand = _products(loop, shape)
     ahead = early_vectors(loop)
     vectors = sum(_vector_registers(load, shape) for load in loop.of_kind("load") if load.id in ahead)
     registers = consumer_registers(
         shape.consumers * shape.warps, blocks=shape.blocks, producer_registers=shape.producer_registers
     )
-    return fits(tiles, max(operands, default=0), vectors, registers)
+    return fits(tiles, operand, vectors, registers)
+
+
+def products_at_once(loop: Body, shape: Shape) -> int:
+    """Registers a thread of the results of all products of a ``loop`` whose products could be issued together, and of
+    an operand out of registers: ptxas, which nothing bounds in a kernel without partitions, gives each its own. 0 for
+    other loops."""
+    return sum(_products(loop, shape)) if issued_together(loop) else 0
+
+
+def _products(loop: Body, shape: Shape) -> tuple[int, int]:
+    """Registers a thread of the results of all products of ``loop``, and of their largest operand in registers."""
+    threads = THREADS * shape.warps * shape.consumers
+    products = [work.product for work in loop.of_kind("dot") if work.product is not None]
+    operands = [-(-p.m * p.k * p.element.element_bits // (32 * threads)) for p in products if p.a == "register"]
+    return sum(-(-p.m * p.n // threads) for p in products), max(operands, default=0)
 
 
 def _vector_registers(load: LoopWork, shape: Shape) -> int:

@@ -40,7 +40,7 @@ from warpplan.kernels.compiler.costing.loop_graph import (
     registers_for,
 )
 from warpplan.kernels.compiler.costing.misfit import misfit
-from warpplan.kernels.compiler.costing.pressure import live_registers, loads_alike, shared_bytes, shared_bytes_storing
+from warpplan.kernels.compiler.costing.pressure import live_registers, loads_alike, shared_bytes
 from warpplan.kernels.compiler.costing.whole_launch import LaunchSize
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.lowering.assigned.converter_size import (
@@ -73,6 +73,8 @@ MORE_REGISTERS = 52
 tiles of a lone product. ptxas of Triton 3.6.0 gives kernels with descriptors 22 to 57; a block more is no gain where
 its consumers spill. Of block-scaled fp8 GEMMs whose two tiles of 64 x 128 leave 44 to 47, some spill, 260 bytes a
 thread."""
+WARP_GROUP = 4
+"""Warps that issue one wgmma (PTX ISA, "Warpgroup")."""
 
 
 def schemes(captured: Captured, profile: Profile, device: Device, *, stages: int = 3) -> tuple[RankedStrategy, ...]:
@@ -161,7 +163,7 @@ def _storing(found: Sequence[RankedStrategy], ways: Sequence[Captured], stock: H
     for ranked in sorted((r for r in found if r.copies in levels), key=_order):
         scheme, way = ranked.scheme, levels[ranked.copies]
         if isinstance(scheme, HopperStrategy) and scheme.persistent and not scheme.assignment:
-            needed = shared_bytes_storing(way, scheme.ring_depths(len(way.loading)))
+            needed = shared_bytes(way, scheme.ring_depths(len(way.loading)), storing=True)
             if needed <= stock.shared_bytes_of_block(scheme.blocks):
                 return [replace(ranked, scheme=replace(scheme, stores=1))]
     return []
@@ -207,7 +209,8 @@ def _order(ranked: RankedStrategy) -> tuple[object, ...]:
 
 def _shapes(captured: Captured) -> list[Shape]:
     """Consumers and warps that the tile's rows allow. One consumer runs any loop as Triton laid it out, with products
-    of 16 rows by mma.sync or none; several share out rows, 64 or more each, in whole wgmma instructions."""
+    of 16 rows by mma.sync or none; several share out rows, 64 or more each, in whole wgmma instructions, as do the
+    groups of four warps of one."""
     rows = [
         work.product.m
         for loop in captured.loading for work in loop.of_kind("dot")
@@ -223,7 +226,9 @@ def _shapes(captured: Captured) -> list[Shape]:
     for consumers, warps in product((1, 2, 3), (4, 8)):
         # The rows of all products are shared out, or of none.
         whole = consumers == 1 or (rows and all(r % (MMA_ROWS * consumers) == 0 for r in rows))
-        if whole and consumers * warps <= MOST_CONSUMER_WARPS:
+        # Two groups of four warps without rows for both share out columns, and exchange what they multiply again.
+        apart = warps == WARP_GROUP or all(r >= MMA_ROWS * consumers * warps // WARP_GROUP for r in rows)
+        if whole and apart and consumers * warps <= MOST_CONSUMER_WARPS:
             registers = registers_of_producer(captured)
             shape = Shape(consumers, warps, in_flight=flying, producer_registers=registers)
             # Of equal predictions the one first that takes fewer registers.

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from warpplan.kernels.compiler.analysis.capture import Body, Captured, Obstacle
 from warpplan.kernels.compiler.analysis.loop_work import LoopWork
 from warpplan.kernels.compiler.analysis.operation_kinds import LOAD_KINDS, RING_KINDS
-from warpplan.kernels.compiler.costing.deferred_loops import as_issued
+from warpplan.kernels.compiler.costing.deferred_loops import as_issued, products_at_once
 from warpplan.kernels.compiler.costing.fusing import fuse, lowered, steady
 from warpplan.kernels.compiler.costing.loop_graph import THREADS, Shape, cost_of, kept_apart, loop_graph, pinned
 from warpplan.kernels.compiler.costing.pressure import live_registers, shared_bytes
@@ -312,11 +312,11 @@ class KernelModel:
 
     def resident(self, shape: Shape) -> int:
         """Blocks of the unspecialised kernel on one SM."""
-        live = max(live_registers(loop, shape) for loop in self.captured.loading)
+        live = max(max(live_registers(loop, shape), products_at_once(loop, shape)) for loop in self.captured.loading)
         registers = min(self.device.registers_per_thread, COMPILER_REGISTERS + live)
         by_registers = self.device.registers_per_sm // (THREADS * shape.warps * registers)
         depths = tuple(max(1, self.stages - multiplies_registers(loop)) for loop in self.captured.loading)
-        by_memory = self.device.smem_bytes_per_sm // (shared_bytes(self.captured, depths) + BLOCK_BYTES)
+        by_memory = self.device.smem_bytes_per_sm // (shared_bytes(self.captured, depths, alone=True) + BLOCK_BYTES)
         # No more are there than the grid has for an SM.
         programs = 0 if self.launch is None else self.launch.programs
         there = -(-programs // self.device.sm_count) or MOST_BLOCKS

@@ -61,10 +61,11 @@ def most_at_once(spans: Sequence[tuple[int, int, int, LoopWork]], count: int) ->
     return found
 
 
-def shared_bytes(captured: Captured, depths: tuple[int, ...]) -> int:
+def shared_bytes(captured: Captured, depths: tuple[int, ...], *, storing: bool = False, alone: bool = False) -> int:
     """Shared memory of a block with rings of ``depths`` slots, one entry a loop of ``captured.loading``: rings, tiles
-    loaded outside of them and through pointers, the largest tile on its way to an operand, a store or another layout,
-    barriers.
+    loaded outside of them and through pointers, those that TMA writes in loops or, ``storing``, in place of stores
+    through pointers, the largest tile on its way to an operand, a store or another layout, barriers. ``alone``: as
+    Triton has it without partitions, where what TMA writes lies in memory that others take next.
 
     Loops after one another that load alike, with as many slots, go on with the same rings.
     """
@@ -76,26 +77,32 @@ def shared_bytes(captured: Captured, depths: tuple[int, ...]) -> int:
         if ring not in rings:
             rings.add(ring)
             total += slot_bytes(loop) * depth
+    written = [] if alone else [size for _, size in {tile for loop in captured.loops for tile in _written(loop)}]
     # What is copied before a loop is dead after it, and of what one copies the first when the next one comes.
-    inside = [staged_bytes(loop) + max(_copied_bytes(loop), default=0) for loop in captured.loops]
-    passing = max(staged_bytes(captured.body), sum(_copied_bytes(captured.body)) + max(inside, default=0))
-    return total + passing + BARRIER_BYTES
+    inside = [staged_bytes(loop, alone=alone) + max(_copied_bytes(loop), default=0) for loop in captured.loops]
+    before = sum(_copied_bytes(captured.body)) + max(inside, default=0)
+    passing = before if storing else max(staged_bytes(captured.body), before)
+    return total + sum(written) + (captured.stored_bytes if storing else 0) + passing + BARRIER_BYTES
 
 
-def shared_bytes_storing(captured: Captured, depths: tuple[int, ...]) -> int:
-    """As :func:`shared_bytes`, where TMA stores what the kernel stores through pointers of its products: from memory of
-    its own, where the tile was brought into another layout before."""
-    return shared_bytes(captured, depths) + max(0, captured.stored_bytes - staged_bytes(captured.body))
-
-
-def staged_bytes(body: Body) -> int:
+def staged_bytes(body: Body, *, alone: bool = True) -> int:
     """Tiles of ``body`` on their way: those of stores, one for all of a size and shape, and of operands, or the largest
     that changes its layout. A store takes its tile in any layout, so a change of layout in front of it takes none. What
-    compiled kernels take is within 1 KB of it, or less where only registers are stored."""
+    compiled kernels take is within 1 KB of it, or less where only registers are stored. ``alone``: tiles that TMA
+    writes count; else they have memory of their own."""
     held = [w.parts[0].size for w in body.of_kind("shared_store")]
-    held += [size for _, size in {(w.shape, w.parts[0].size) for w in body.of_kind("tma_store")}]
-    moved = [w.parts[0].size for w in body.of_kind("convert_layout")]
+    held += [size for _, size in _written(body)] if alone else []
+    written = {work.id for work in body.of_kind("tma_store")}
+    moved = [
+        work.parts[0].size for work in body.of_kind("convert_layout")
+        if not {flow.dst for flow in body.flows if flow.src == work.id} <= written
+    ]  # fmt: skip
     return max(sum(held), max(moved, default=0))
+
+
+def _written(body: Body) -> set[tuple[tuple[int, ...], int]]:
+    """Shape and bytes of the tiles that TMA writes to memory."""
+    return {(work.shape, work.parts[0].size) for work in body.of_kind("tma_store")}
 
 
 def loads_alike(loop: Body) -> tuple[tuple[str, tuple[int, ...], int], ...]:

@@ -20,7 +20,7 @@ from played import HOPPER, same
 from warpplan.kernels.compiler import pipeline
 from warpplan.kernels.compiler.analysis.capture import capture
 from warpplan.kernels.compiler.costing import hopper_ranking
-from warpplan.kernels.compiler.costing.pressure import shared_bytes, shared_bytes_storing
+from warpplan.kernels.compiler.costing.pressure import shared_bytes
 from warpplan.kernels.compiler.inspection.barrier_check import check_barriers
 from warpplan.kernels.compiler.inspection.finished import finished_text, written_text
 from warpplan.kernels.compiler.inspection.signature import source_of
@@ -207,7 +207,7 @@ def test_shared_memory_counts_tiles_that_tma_stores() -> None:
     _, planned = at_cut("bounds", SIGNATURE, False)
     captured = explained(capture(planned.text), planned.described)
     assert captured.stored_bytes == 128 * 64 * 2
-    assert shared_bytes_storing(captured, (3,)) >= shared_bytes(captured, (3,))
+    assert shared_bytes(captured, (3,), storing=True) >= shared_bytes(captured, (3,))
 
 
 def test_switched_off_no_store_is_one_of_tma(monkeypatch: pytest.MonkeyPatch) -> None:
