@@ -92,13 +92,19 @@ def require_store(store: str) -> None:
         )  # fmt: skip
 
 
+def is_typed(context: typer.Context, name: str) -> bool:
+    """Whether the command line has the option ``name``; the environment may give one that is meant for other
+    commands."""
+    assert name in context.params, name
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
 def require_unused(context: typer.Context, names: Iterable[str], why: str) -> None:
     """Raise :class:`InvalidInput` where the command line has one of the options ``names``, saying ``why`` it must
     not."""
     for name in names:
-        assert name in context.params, name
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
+        if is_typed(context, name):
             raise InvalidInput(f"--{name.replace('_', '-')}: {why}", field=name, value=context.params[name])
 
 
