@@ -27,13 +27,13 @@ from warpplan.service.feeds.inductor.table_file import (
     Entry,
     PlannedFrom,
     TableFile,
+    add_to_table,
     digest,
     load_table,
-    save_table,
 )
 from warpplan.service.feeds.machine_here import machine_here
 from warpplan.service.feeds.moe_facts.installed_consumer import find_consumer, require_tested
-from warpplan.service.feeds.provenance import EntryProvenance, keep_replaced, planned
+from warpplan.service.feeds.provenance import EntryProvenance, planned
 from warpplan.service.feeds.targets import FeedRequest
 
 DESCRIPTION = "Inductor's GEMM lookup table, $WARPPLAN_INDUCTOR_TABLE, for shapes or for the keys a job asked for"
@@ -88,9 +88,7 @@ def export(request: FeedRequest) -> ExportReport:
     identity = (*sorted(wanted.versions.items()), ("device", wanted.gpu.name), ("template", hashed[:12]))
     report = ExportReport(TARGET, _consumer(wanted), str(request.out), identity, tuple(entries), tuple(skipped))
     try:
-        older, unlike = _older(path, made)
-        kept = () if older else keep_replaced(path)
-        save_table(path, older.with_newer(made) if older else made)
+        kept, unlike = add_to_table(path, made)
     except OSError as error:
         reason = error.strerror or str(error)
         raise StoreError(f"cannot write {path}: {reason}", field="out", value=str(request.out)) from error
@@ -219,17 +217,6 @@ def _provenance(request: FeedRequest, wanted: _Wanted) -> EntryProvenance:
         TARGET, device=wanted.gpu.name, driver=driver, profile=codec.key(request.profile), planner=request.planner,
         versions=wanted.versions,
     )  # fmt: skip
-
-
-def _older(path: Path, made: TableFile) -> tuple[TableFile | None, str]:
-    """The table at ``path`` that ``made`` can be added to; ``None`` where there is none. What it is for, where it is a
-    table for something else."""
-    try:
-        found = load_table(path)
-    except MalformedFile:
-        return None, ""
-    unlike = found.unlike(made.provenance)
-    return (None if unlike else found), unlike
 
 
 def _why_missing(found: TableFile | None, problem: MmProblem, gpu: Device) -> str:
