@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,6 +21,7 @@ from warpplan.service.cli.shared_options import (
     is_typed,
     open_workflow,
     print_json,
+    progress_bar,
     read_lines,
     require_store,
     store_name,
@@ -129,8 +130,9 @@ def export(
         target, shapes, consumer, settings, kernel, arguments, profile, tuned=tuned, untested=untested,
         store=is_typed(context, "store"),
     )  # fmt: skip
-    with user_output_on_stderr():
+    with user_output_on_stderr(), progress_bar("exporting") as tell:
         request = _request(out, consumer, rows, arguments, settings, device, profile, untested)
+        request = replace(request, progress=tell)
         report = _tuned(target, request, shapes, store, write=True) if tuned else chosen.export(request)
     _show(report, as_json)
     tally.require_all_good()

@@ -224,6 +224,24 @@ def user_output_on_stderr() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def progress_bar(what: str) -> Iterator[Callable[[int, int, str], None]]:
+    """A bar on stderr that begins with ``what`` and is gone at the end; none where stderr is no terminal. Yields a
+    function to call with what is done, of how many, and what is at work."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    errors = Console(stderr=True)
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
+        task = bar.add_task(what, total=None)
+
+        def tell(done: int, total: int, label: str) -> None:
+            bar.update(task, completed=done, total=total, description=label)
+
+        yield tell
+
+
 def print_error(message: str) -> None:
     """One line on stderr."""
     print(f"warpplan: error: {' '.join(message.split())}", file=sys.stderr)

@@ -56,7 +56,8 @@ def export(request: FeedRequest) -> ExportReport:
     files: dict[str, Fields] = {}
     reports: Reports = {}
     with fla_on_paper(gpu):
-        for launch in launches:
+        for done, launch in enumerate(launches):
+            request.progress(done, len(launches), launch.kernel)
             try:
                 config, time_us = rank_configs(launch, request.profile, gpu, reports)[0]
             except WarpplanError as error:

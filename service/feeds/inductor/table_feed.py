@@ -20,7 +20,14 @@ from warpplan.planner.errors import InvalidInput, MalformedFile, StoreError, War
 from warpplan.planner.values import codec
 from warpplan.planner.values.device import Device, device
 from warpplan.planner.values.tuning import TuningConfig
-from warpplan.service.feeds.feed_report import ExportedEntry, ExportReport, SkippedRow, VerifiedEntry, VerifyReport
+from warpplan.service.feeds.feed_report import (
+    ExportedEntry,
+    ExportReport,
+    SkippedRow,
+    VerifiedEntry,
+    VerifyReport,
+    shape_text,
+)
 from warpplan.service.feeds.inductor.mm_problem import MmProblem, plain_product, problem_of
 from warpplan.service.feeds.inductor.table_file import (
     FILE_NAME,
@@ -70,7 +77,8 @@ def export(request: FeedRequest) -> ExportReport:
     skipped = list(wanted.skipped)
     with pretending(wanted.gpu):
         hashed = template_hash()
-        for problem in wanted.problems:
+        for done, problem in enumerate(wanted.problems):
+            request.progress(done, len(wanted.problems), f"{shape_text(_shape(problem))} {problem.dtype}")
             try:
                 tile, time_us = rank_tiles(problem, listed_tiles(problem), request.profile, wanted.gpu)[0]
             except WarpplanError as error:

@@ -94,9 +94,12 @@ def test_verify_says_hit_and_leaves_no_trace(exported: Path) -> None:
 
 
 def test_a_kernel_with_products_is_predicted_and_added(copy: Path) -> None:
-    report = config_feed.export(request(copy, "outputs"))
+    said: list[tuple[int, int, str]] = []
+    report = config_feed.export(request(copy, "outputs", progress=lambda *told: said.append(told)))
     (entry,) = report.entries
+    assert entry.predicted_us is not None
     assert entry.predicted_us > 0
+    assert said == [(0, 1, entry.shape[0])]
     assert config_feed.verify(request(copy, "outputs")).all_hit
     assert config_feed.verify(request(copy)).all_hit, "the other kernel's file is as it was"
 
