@@ -80,7 +80,14 @@ JobDriver = Annotated[
     str | None, typer.Option(help="For triton, vllm and sglang: the driver under which the job runs, where not this.")
 ]
 Untested = Annotated[bool, typer.Option("--untested", help="Go on with an untested version of consumer or Triton.")]
-StoreName = Annotated[str | None, typer.Option(help="Take the shapes from this store.", envvar="WARPPLAN_STORE")]
+StoreName = Annotated[
+    str | None,
+    typer.Option(
+        help="For inductor: the store that gives the shapes, in place of SHAPES; with --tuned: that of the kept "
+        "answers. Elsewhere --store is refused, and the variable, which may be meant for other commands, is ignored.",
+        envvar="WARPPLAN_STORE",
+    ),
+]
 KernelOption = Annotated[str, typer.Option(help="For inductor: the warpplan kernel whose shapes are meant.")]
 Values = Annotated[list[str] | None, typer.Option("--set", help="For inductor: aten=false keeps ATen out of the race.")]
 Strict = Annotated[

@@ -130,6 +130,20 @@ def test_inductor_takes_products_from_one_place(
     assert not (tmp_path / "o").exists()
 
 
+@pytest.mark.parametrize("command", ["export", "verify"])
+def test_a_store_that_the_environment_names_is_ignored_where_none_is_read(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("--target", "vllm", "--model", "mixtral-8x7b", "--out", str(tmp_path))
+    assert run(capsys, "export", *words)[0] == 0
+    without = run(capsys, command, *words)
+    monkeypatch.setenv("WARPPLAN_STORE", str(tmp_path / "absent.sqlite"))
+    assert run(capsys, command, *words) == without
+    assert not (tmp_path / "absent.sqlite").exists()
+    monkeypatch.setenv("COLUMNS", "1000")
+    assert "the variable, which may be meant for other commands, is ignored" in run(capsys, command, "--help")[1]
+
+
 def test_every_target_says_what_it_is() -> None:
     for name in TARGETS:
         module = target(name)
