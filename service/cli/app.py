@@ -38,6 +38,7 @@ from warpplan.service.cli.shared_options import (
     open_workflow,
     print_error,
     print_json,
+    progress_bar,
     read_lines,
     require_store,
     store_name,
@@ -277,21 +278,11 @@ def profile(
     as_json: Json = False,
 ) -> None:
     """Measure this machine's GPU into a profile. Needs an NVIDIA GPU, torch and triton."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     from warpplan.planner.values import codec
     from warpplan.profiler import stability
     from warpplan.profiler.collect import collect
 
-    errors = Console(stderr=True)
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
-        task = bar.add_task("starting", total=None)
-
-        def tell(done: int, total: int, label: str) -> None:
-            bar.update(task, completed=done, total=total, description=label)
-
+    with progress_bar("starting") as tell:
         found = collect(out, resume=resume, probes=only, progress=tell, passes=passes, add_to=add_to)
     failures = [f"{failure.probe}: {failure.reason}" for failure in found.failures]
     notes = [*found.notes, *map(str, stability.spread(found))]

@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from warpplan.planner.errors import InvalidInput, UnknownName
-from warpplan.service.cli.shared_options import DeviceName, Dtype, Json, ProfileFile, named, print_json, require_unused
+from warpplan.service.cli.shared_options import (
+    DeviceName,
+    Dtype,
+    Json,
+    ProfileFile,
+    named,
+    print_json,
+    progress_bar,
+    require_unused,
+)
 from warpplan.service.cli.solve_command import (
     NO_ANSWER,
     Depth,
@@ -316,16 +325,11 @@ def _events(measured: Path | None) -> tuple[Event, ...]:
 @contextmanager
 def _what_ifs(what: str) -> Iterator[Callable[[int, int], bool]]:
     """A progress bar on terminals that also ends the work when its time is over."""
-    from rich.console import Console
-    from rich.progress import Progress
-
     until = time.monotonic() + WHAT_IF_SECONDS
-    errors = Console(stderr=True)
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
-        task = bar.add_task(what, total=None)
+    with progress_bar(what) as tell:
 
         def progress(done: int, total: int) -> bool:
-            bar.update(task, completed=done, total=total)
+            tell(done, total, what)
             return time.monotonic() < until
 
         yield progress

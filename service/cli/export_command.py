@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,8 +18,10 @@ from warpplan.service.cli.shared_options import (
     Json,
     LineTally,
     ProfileFile,
+    is_typed,
     open_workflow,
     print_json,
+    progress_bar,
     read_lines,
     require_store,
     store_name,
@@ -78,7 +80,14 @@ JobDriver = Annotated[
     str | None, typer.Option(help="For triton, vllm and sglang: the driver under which the job runs, where not this.")
 ]
 Untested = Annotated[bool, typer.Option("--untested", help="Go on with an untested version of consumer or Triton.")]
-StoreName = Annotated[str | None, typer.Option(help="Take the shapes from this store.", envvar="WARPPLAN_STORE")]
+StoreName = Annotated[
+    str | None,
+    typer.Option(
+        help="For inductor: the store that gives the shapes, in place of SHAPES; with --tuned: that of the kept "
+        "answers. Elsewhere --store is refused, and the variable, which may be meant for other commands, is ignored.",
+        envvar="WARPPLAN_STORE",
+    ),
+]
 KernelOption = Annotated[str, typer.Option(help="For inductor: the warpplan kernel whose shapes are meant.")]
 Values = Annotated[list[str] | None, typer.Option("--set", help="For inductor: aten=false keeps ATen out of the race.")]
 Strict = Annotated[
@@ -124,11 +133,13 @@ def export(
     tally = LineTally(shapes)
     rows = partial(_rows, tally, target, shapes, store, kernel, device, profile)
     chosen = feeds.target(target)
-    _require_options(target, shapes, consumer, settings, kernel, arguments, profile, tuned=tuned, untested=untested)
-    if not tuned:
-        _require_store_read(context, target)
-    with user_output_on_stderr():
+    _require_options(
+        target, shapes, consumer, settings, kernel, arguments, profile, tuned=tuned, untested=untested,
+        store=is_typed(context, "store"),
+    )  # fmt: skip
+    with user_output_on_stderr(), progress_bar("exporting") as tell:
         request = _request(out, consumer, rows, arguments, settings, device, profile, untested)
+        request = replace(request, progress=tell)
         report = _tuned(target, request, shapes, store, write=True) if tuned else chosen.export(request)
     _show(report, as_json)
     tally.require_all_good()
@@ -164,9 +175,10 @@ def verify(
     tally = LineTally(shapes)
     rows = partial(_rows, tally, target, shapes, store, kernel, device, profile)
     chosen = feeds.target(target)
-    _require_options(target, shapes, consumer, settings, kernel, arguments, profile, tuned=tuned, untested=untested)
-    if not tuned:
-        _require_store_read(context, target)
+    _require_options(
+        target, shapes, consumer, settings, kernel, arguments, profile, tuned=tuned, untested=untested,
+        store=is_typed(context, "store"),
+    )  # fmt: skip
     with user_output_on_stderr():
         request = _request(out, consumer, rows, arguments, settings, device, profile, untested)
         report = _tuned(target, request, shapes, store, write=False) if tuned else chosen.verify(request)
@@ -181,9 +193,10 @@ def verify(
 
 def _require_options(
     target: str, shapes: str | None, consumer: str, settings: dict[str, str], kernel: str,
-    arguments: Mapping[str, Scalar], profile: Path | None, *, tuned: bool, untested: bool,
+    arguments: Mapping[str, Scalar], profile: Path | None, *, tuned: bool, untested: bool, store: bool,
 ) -> None:  # fmt: skip
-    """Raise :class:`InvalidInput` for what is given and ``target`` does not read."""
+    """Raise :class:`InvalidInput` for what is given and ``target`` does not read; ``store`` says whether ``--store``
+    is."""
     from warpplan.service.feeds.targets import require_options
 
     if tuned and (target != "triton" or shapes is not None):
@@ -200,25 +213,25 @@ def _require_options(
         "--set": " ".join(f"{name}={value}" for name, value in arguments.items()),
         "--profile": profile,
         "--untested": untested,
+        "--store": store,  # a URL may have a password, so that it is not told
     }
     found = {option: value for option, value in given.items() if value}
     require_options("triton --tuned" if tuned else target, found)
-    if target == "inductor" and consumer and shapes is not None:
+    if target == "inductor":
+        _require_one_source(shapes, consumer, store=store)
+
+
+def _require_one_source(shapes: str | None, consumer: str, *, store: bool) -> None:
+    """Raise :class:`InvalidInput` where Inductor's products are given in more than one way. A store gives its shapes
+    alone: what it has measured or tuned is of other kernels than Inductor's template."""
+    sources = [f"shapes ({shapes})"] if shapes is not None else []
+    sources += [f"a file of keys (--consumer {consumer})"] if consumer else []
+    sources += ["the shapes of a store (--store), whose answers are for other kernels"] if store else []
+    if len(sources) > 1:
         raise InvalidInput(
-            f"--target inductor takes shapes ({shapes}) or a file of keys (--consumer {consumer}), not both: leave one "
-            "out",
+            f"--target inductor takes {' or '.join(sources)}, not {'both' if len(sources) == 2 else 'all'}: give one",
             field="shapes", value=shapes,
         )  # fmt: skip
-
-
-def _require_store_read(context: typer.Context, target: str) -> None:
-    """Raise :class:`InvalidInput` for a store on the command line that ``target`` does not read; the environment may
-    give one for other commands."""
-    from warpplan.service.feeds.targets import require_options
-
-    source = context.get_parameter_source("store")
-    if source is not None and source.name == "COMMANDLINE":
-        require_options(target, {"--store": True})  # a URL may have a password, so that it is not told
 
 
 def _tuned(target: str, request: FeedRequest, shapes: str | None, store: str | None, *, write: bool) -> Any:

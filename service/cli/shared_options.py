@@ -92,13 +92,19 @@ def require_store(store: str) -> None:
         )  # fmt: skip
 
 
+def is_typed(context: typer.Context, name: str) -> bool:
+    """Whether the command line has the option ``name``; the environment may give one that is meant for other
+    commands."""
+    assert name in context.params, name
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
 def require_unused(context: typer.Context, names: Iterable[str], why: str) -> None:
     """Raise :class:`InvalidInput` where the command line has one of the options ``names``, saying ``why`` it must
     not."""
     for name in names:
-        assert name in context.params, name
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
+        if is_typed(context, name):
             raise InvalidInput(f"--{name.replace('_', '-')}: {why}", field=name, value=context.params[name])
 
 
@@ -216,6 +222,24 @@ def user_output_on_stderr() -> Iterator[None]:
             os.dup2(2, 1)
             stack.callback(os.dup2, kept, 1)
         yield
+
+
+@contextlib.contextmanager
+def progress_bar(what: str) -> Iterator[Callable[[int, int, str], None]]:
+    """A bar on stderr that begins with ``what`` and is gone at the end; none where stderr is no terminal. Yields a
+    function to call with what is done, of how many, and what is at work."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    errors = Console(stderr=True)
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
+        task = bar.add_task(what, total=None)
+
+        def tell(done: int, total: int, label: str) -> None:
+            bar.update(task, completed=done, total=total, description=label)
+
+        yield tell
 
 
 def print_error(message: str) -> None:

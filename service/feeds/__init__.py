@@ -39,7 +39,7 @@ def __getattr__(name: str) -> object:
 
 EXPORTS = {
     "consumer_kernel": ("ConsumerKernel", "find", "Launch", "positional_first", "Tensor"),
-    "feed_report": ("ExportedEntry", "ExportReport", "SkippedRow", "VerifiedEntry", "VerifyReport"),
+    "feed_report": ("ExportedEntry", "ExportReport", "shape_text", "SkippedRow", "VerifiedEntry", "VerifyReport"),
     "machine_here": ("driver_for", "job_machine", "Machine", "machine_here"),
     "paper_cuda": ("paper_cuda",),
     "paper_launch": ("Found", "read_entry", "target_of", "tuning_of", "write_entry"),

@@ -22,7 +22,9 @@ class ExportRow(NamedTuple):
 
 @dataclass(frozen=True)
 class ExportedEntry:
-    """One entry of the consumer's cache. ``key`` is the consumer's own; ``config`` is in the consumer's names."""
+    """One entry of the consumer's cache. ``key`` is the consumer's own; ``config`` is in the consumer's names;
+    ``predicted_us`` is ``None`` where ``config`` was measured and never predicted, ``measured_us`` where it was not
+    measured."""
 
     shape: Shape
     dtype: str
@@ -30,7 +32,14 @@ class ExportedEntry:
     key: tuple[object, ...]
     path: str
     config: TuningConfig
-    predicted_us: float
+    predicted_us: float | None
+    measured_us: float | None = None
+
+    def line(self) -> str:
+        """For people."""
+        its, kind = (self.predicted_us, "predicted") if self.measured_us is None else (self.measured_us, "measured")
+        time = "" if its is None else f", {its:.1f} us {kind}"
+        return f"  {problem_text(self.shape, self.dtype, self.device)}: {describe(self.config)}{time} -> {self.path}"
 
 
 @dataclass(frozen=True)
@@ -68,11 +77,7 @@ class ExportReport:
         return (
             head
             + valid
-            + tuple(
-                f"  {problem_text(e.shape, e.dtype, e.device)}: {describe(e.config)}, "
-                f"{e.predicted_us:.1f} us predicted -> {e.path}"
-                for e in self.entries
-            )
+            + tuple(entry.line() for entry in self.entries)
             + tuple(row.line() for row in self.skipped)
             + tuple(f"  kept {path}: {self.kept_because}" for path in self.kept)
         )

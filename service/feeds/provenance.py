@@ -6,11 +6,14 @@ compare is compared by ``verify`` and by our own backends. Standard library only
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +23,12 @@ from warpplan.service.feeds.machine_here import Machine
 
 SUFFIX = ".warpplan.json"
 SCHEMA = "warpplan/provenance-1"
+LOCK_FILE = ".warpplan.lock"
+"""Locked in a folder by who changes its files. It is opened for writing, since NFS locks nothing else for one writer;
+and it stays, since another may wait for it."""
+LOCK_WAIT_S = 30.0
+"""Seconds that an export waits for another that writes into its folder. Chosen by hand: to read and write a table takes
+milliseconds, and a process that was suspended meanwhile is told of in half a minute; doubled, in a minute."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +153,37 @@ def write_whole(path: Path, data: bytes) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def one_writer(folder: Path, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
+    """Within, no other export changes the files of ``folder``, which is made where it is missing: what another had read
+    by then would lack these entries. Not all file systems have locks; on one without, nothing is locked.
+
+    Raises ``OSError`` where the folder cannot be written, ``TimeoutError`` where another holds it for ``wait_s``
+    seconds.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / LOCK_FILE
+    another_users = path.exists() and not os.access(path, os.W_OK)
+    with path.open("rb" if another_users else "ab") as file:
+        until = time.monotonic() + wait_s
+        while not _locked(file.fileno()):
+            if time.monotonic() >= until:
+                raise TimeoutError(f"another export has been writing there for {wait_s:g} s: is it suspended?")
+            time.sleep(0.02)
+        yield
+
+
+def _locked(handle: int) -> bool:
+    """Whether the open file is locked now, or cannot be."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def keep_replaced(path: Path, by: bytes | None = None) -> tuple[str, ...]:

@@ -53,6 +53,10 @@ def _no_rows() -> Sequence[ExportRow]:
     return ()
 
 
+def _untold(done: int, total: int, label: str) -> None:
+    """For whoever does not want to hear of it."""
+
+
 @dataclass(frozen=True)
 class FeedRequest:
     """What a user asked of a target.
@@ -62,6 +66,7 @@ class FeedRequest:
     that takes none never calls it. ``device`` and ``profile`` are what plans are made for. ``settings`` are words that
     only some targets know: ``model``, ``tp``, ``dtype``, ``triton``, ``driver``. ``untested`` allows a consumer's
     version that was not tested. ``arguments`` are values by name (``--set``).
+    ``progress`` is told of an export that takes long: how many entries are ranked, of how many, and the next one.
     """
 
     out: Path
@@ -73,6 +78,7 @@ class FeedRequest:
     untested: bool = False
     arguments: Mapping[str, Scalar] = field(default_factory=dict)
     planner: str = ""
+    progress: Callable[[int, int, str], None] = _untold
 
 
 class FeedTarget(Protocol):

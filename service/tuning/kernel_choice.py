@@ -41,6 +41,15 @@ class KernelChoice:
     config: TuningConfig
     measured: TunedTime | None
 
+    @property
+    def predicted_us(self) -> float | None:
+        """``None`` where ``config`` was not ranked."""
+        return next((time_us for config, time_us in self.answer.ranked if config == self.config), None)
+
+    @property
+    def measured_us(self) -> float | None:
+        return None if self.measured is None else self.measured.time_us
+
     def why_stale(self, today: RankingOrigin) -> str:
         """Why it would not be chosen ``today``, in words; "" where it would. A time that was measured needs no profile
         and no planner, but holds for the Triton that compiled what was launched."""
@@ -54,11 +63,10 @@ class KernelChoice:
     def as_dict(self) -> dict[str, Any]:
         """What HTTP and the command line answer."""
         a, m = self.answer, self.measured
-        predicted = next((time_us for config, time_us in a.ranked if config == self.config), None)
         return {
             "kernel": a.kernel, "source": a.source, "shape": dict(a.shape), "signature": a.signature,
-            "device": a.device, "config": self.config.as_dict(), "predicted_us": predicted,
-            "measured_us": None if m is None else m.time_us,
+            "device": a.device, "config": self.config.as_dict(), "predicted_us": self.predicted_us,
+            "measured_us": self.measured_us,
             "provenance": {
                 "source": "predicted" if m is None else "measured", "profile": a.profile, "planner": a.planner,
                 "triton": a.triton, "date": a.date if m is None else m.newest,

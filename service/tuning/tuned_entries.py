@@ -67,10 +67,10 @@ def export_tuned(request: FeedRequest, answers: KernelAnswers, tunings: Tunings)
     kept = [copy for path in seen for copy in keep_measured(Path(path))]
     entries = []
     for choice in found.current:
-        answer, time_us = choice.answer, _time_us(choice)
-        written = write_entry(consumer, _launch(consumer, answer), gpu, choice.config, time_us, out)
-        row = _row(answer)
-        entries.append(ExportedEntry(*row, written.key, written.path, choice.config, time_us))
+        answer = choice.answer
+        written = write_entry(consumer, _launch(consumer, answer), gpu, choice.config, _time_us(choice), out)
+        made_of = (*_row(answer), written.key, written.path, choice.config, choice.predicted_us, choice.measured_us)
+        entries.append(ExportedEntry(*made_of))
         note_provenance(
             Path(written.path), answer.device, answer.profile, answer.planner, _driver(request, choice)
         )  # fmt: skip
@@ -201,9 +201,9 @@ def _launch(consumer: ConsumerKernel, answer: KernelAnswer) -> Launch:
 
 def _time_us(choice: KernelChoice) -> float:
     """What the entry says that the configuration takes; Triton takes the least, and there is one."""
-    if choice.measured is not None and choice.measured.time_us is not None:
-        return choice.measured.time_us
-    return next(time_us for config, time_us in choice.answer.ranked if config == choice.config)
+    time_us = choice.predicted_us if choice.measured_us is None else choice.measured_us
+    assert time_us is not None  # a choice was ranked or measured
+    return time_us
 
 
 def _row(answer: KernelAnswer) -> tuple[tuple[str, ...], str, str]:

@@ -56,7 +56,8 @@ def export(request: FeedRequest) -> ExportReport:
     files: dict[str, Fields] = {}
     reports: Reports = {}
     with fla_on_paper(gpu):
-        for launch in launches:
+        for done, launch in enumerate(launches):
+            request.progress(done, len(launches), launch.kernel)
             try:
                 config, time_us = rank_configs(launch, request.profile, gpu, reports)[0]
             except WarpplanError as error:
@@ -131,23 +132,24 @@ def _entry(launch: RecordedLaunch, config: Any) -> tuple[str, Fields]:
 
 def _write(path: Path, kernel: str, entries: Mapping[str, Fields], made: provenance.EntryProvenance) -> tuple[str, ...]:
     """The copy of the file that was there, where that was not exported."""
-    older = provenance.read_beside(path)
-    others: Fields = {}
-    if older is not None and replace(older, digest="", date=made.date) == made:
-        others = dict(json.loads(path.read_bytes())["autotune_entries"])
-    body = {
-        "kernel_name": kernel, "triton_version": dict(made.versions)["triton"],
-        "autotune_entries": {**others, **entries},
-    }  # fmt: skip
-    data = json.dumps(body, indent=1).encode() + b"\n"
     try:
-        kept = () if older is not None else provenance.keep_replaced(path, data)
-        provenance.write_whole(path, data)
+        with provenance.one_writer(path.parent):
+            older = provenance.read_beside(path)
+            others: Fields = {}
+            if older is not None and replace(older, digest="", date=made.date) == made:
+                others = dict(json.loads(path.read_bytes())["autotune_entries"])
+            body = {
+                "kernel_name": kernel, "triton_version": dict(made.versions)["triton"],
+                "autotune_entries": {**others, **entries},
+            }  # fmt: skip
+            data = json.dumps(body, indent=1).encode() + b"\n"
+            kept = () if older is not None else provenance.keep_replaced(path, data)
+            provenance.write_whole(path, data)
+            provenance.write_beside(path, replace(made, digest=provenance.digest_of(data)))
+            return kept
     except OSError as error:
         reason = error.strerror or str(error)
         raise StoreError(f"cannot write {path}: {reason}", field="out", value=str(path.parent)) from error
-    provenance.write_beside(path, replace(made, digest=provenance.digest_of(data)))
-    return kept
 
 
 def _made(request: FeedRequest, gpu: Device, versions: Mapping[str, str]) -> provenance.EntryProvenance:

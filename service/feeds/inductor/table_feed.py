@@ -20,20 +20,27 @@ from warpplan.planner.errors import InvalidInput, MalformedFile, StoreError, War
 from warpplan.planner.values import codec
 from warpplan.planner.values.device import Device, device
 from warpplan.planner.values.tuning import TuningConfig
-from warpplan.service.feeds.feed_report import ExportedEntry, ExportReport, SkippedRow, VerifiedEntry, VerifyReport
+from warpplan.service.feeds.feed_report import (
+    ExportedEntry,
+    ExportReport,
+    SkippedRow,
+    VerifiedEntry,
+    VerifyReport,
+    shape_text,
+)
 from warpplan.service.feeds.inductor.mm_problem import MmProblem, plain_product, problem_of
 from warpplan.service.feeds.inductor.table_file import (
     FILE_NAME,
     Entry,
     PlannedFrom,
     TableFile,
+    add_to_table,
     digest,
     load_table,
-    save_table,
 )
 from warpplan.service.feeds.machine_here import machine_here
 from warpplan.service.feeds.moe_facts.installed_consumer import find_consumer, require_tested
-from warpplan.service.feeds.provenance import EntryProvenance, keep_replaced, planned
+from warpplan.service.feeds.provenance import EntryProvenance, planned
 from warpplan.service.feeds.targets import FeedRequest
 
 DESCRIPTION = "Inductor's GEMM lookup table, $WARPPLAN_INDUCTOR_TABLE, for shapes or for the keys a job asked for"
@@ -70,7 +77,8 @@ def export(request: FeedRequest) -> ExportReport:
     skipped = list(wanted.skipped)
     with pretending(wanted.gpu):
         hashed = template_hash()
-        for problem in wanted.problems:
+        for done, problem in enumerate(wanted.problems):
+            request.progress(done, len(wanted.problems), f"{shape_text(_shape(problem))} {problem.dtype}")
             try:
                 tile, time_us = rank_tiles(problem, listed_tiles(problem), request.profile, wanted.gpu)[0]
             except WarpplanError as error:
@@ -88,9 +96,7 @@ def export(request: FeedRequest) -> ExportReport:
     identity = (*sorted(wanted.versions.items()), ("device", wanted.gpu.name), ("template", hashed[:12]))
     report = ExportReport(TARGET, _consumer(wanted), str(request.out), identity, tuple(entries), tuple(skipped))
     try:
-        older, unlike = _older(path, made)
-        kept = () if older else keep_replaced(path)
-        save_table(path, older.with_newer(made) if older else made)
+        kept, unlike = add_to_table(path, made)
     except OSError as error:
         reason = error.strerror or str(error)
         raise StoreError(f"cannot write {path}: {reason}", field="out", value=str(request.out)) from error
@@ -219,17 +225,6 @@ def _provenance(request: FeedRequest, wanted: _Wanted) -> EntryProvenance:
         TARGET, device=wanted.gpu.name, driver=driver, profile=codec.key(request.profile), planner=request.planner,
         versions=wanted.versions,
     )  # fmt: skip
-
-
-def _older(path: Path, made: TableFile) -> tuple[TableFile | None, str]:
-    """The table at ``path`` that ``made`` can be added to; ``None`` where there is none. What it is for, where it is a
-    table for something else."""
-    try:
-        found = load_table(path)
-    except MalformedFile:
-        return None, ""
-    unlike = found.unlike(made.provenance)
-    return (None if unlike else found), unlike
 
 
 def _why_missing(found: TableFile | None, problem: MmProblem, gpu: Device) -> str:

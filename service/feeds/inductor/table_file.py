@@ -18,7 +18,7 @@ from typing import Any
 
 from warpplan.planner.errors import MalformedFile
 from warpplan.service.feeds.machine_here import Machine
-from warpplan.service.feeds.provenance import EntryProvenance, write_whole
+from warpplan.service.feeds.provenance import EntryProvenance, keep_replaced, one_writer, write_whole
 
 SCHEMA = "warpplan/inductor-table-1"
 FILE_NAME = "inductor_table.json"
@@ -78,6 +78,28 @@ def save_table(path: Path, found: TableFile) -> None:
         "earlier": {key: {"profile": its, "planner": by} for key, (its, by) in found.earlier.items()},
     }  # fmt: skip
     write_whole(path, json.dumps(fields, indent=1).encode() + b"\n")
+
+
+def add_to_table(path: Path, made: TableFile) -> tuple[tuple[str, ...], str]:
+    """Write ``made`` and the entries that the file ``path`` has for the same; other exports wait meanwhile. Answers the
+    copy of a file that could not be added to, if there was one, and what it is for where it is a table for something
+    else. Raises ``OSError``."""
+    with one_writer(path.parent):
+        older, unlike = _older(path, made)
+        kept = () if older else keep_replaced(path)
+        save_table(path, older.with_newer(made) if older else made)
+    return kept, unlike
+
+
+def _older(path: Path, made: TableFile) -> tuple[TableFile | None, str]:
+    """The table at ``path`` that ``made`` can be added to; ``None`` where there is none. What it is for, where it is a
+    table for something else."""
+    try:
+        found = load_table(path)
+    except MalformedFile:
+        return None, ""
+    unlike = found.unlike(made.provenance)
+    return (None if unlike else found), unlike
 
 
 def load_table(path: Path) -> TableFile:

@@ -5,18 +5,15 @@ The readers open exact names only, so a file of another name in the folder is ne
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
-import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from warpplan.planner.errors import StoreError
-from warpplan.service.feeds.provenance import digest_of, keep_replaced, write_whole
+from warpplan.service.feeds.provenance import digest_of, keep_replaced, one_writer, write_whole
 
 PROVENANCE_SCHEMA = "warpplan/feed-1"
 Provenance = Mapping[str, str]
@@ -61,7 +58,10 @@ def write_table(path: Path, table: Table) -> str:
     """``table`` in ``path``, in one step: a reader sees the old file or the new one. Answers the digest of its bytes.
     Raises :class:`StoreError`."""
     data = _text(table)
-    _replace(path, data)
+    try:
+        write_whole(path, data)
+    except OSError as error:
+        raise _unwritable(path, error) from error
     return digest_of(data)
 
 
@@ -80,13 +80,6 @@ def _text(table: Table) -> bytes:
     return (json.dumps({str(tokens): dict(entry) for tokens, entry in table.items()}, indent=4) + "\n").encode()
 
 
-def _replace(path: Path, data: bytes) -> None:
-    try:
-        write_whole(path, data)
-    except OSError as error:
-        raise _unwritable(path, error) from error
-
-
 def _unwritable(path: Path, error: OSError) -> StoreError:
     reason = error.strerror or str(error)
     return StoreError(f"cannot write {path}: {reason}", field="out", value=str(path.parent))
@@ -98,26 +91,18 @@ def provenance_path(out: Path, consumer: str) -> Path:
 
 def record(out: Path, consumer: str, written: Mapping[str, WrittenTable]) -> None:
     """Add ``written``, path below ``out`` → table, to the folder's provenance. Raises :class:`StoreError`."""
-    with _one_writer(out):
-        known = {**recorded(out, consumer), **written}
-        tables = {
-            name: {"sha256": table.digest, "provenance": dict(table.provenance)}
-            for name, table in sorted(known.items())
-        }
-        text = json.dumps({"schema": PROVENANCE_SCHEMA, "consumer": consumer, "tables": tables}, indent=2) + "\n"
-        _replace(provenance_path(out, consumer), text.encode())
-
-
-@contextlib.contextmanager
-def _one_writer(folder: Path) -> Iterator[None]:
-    """Within, no other export adds to the provenance of ``folder``: what it had read by then would lack these tables.
-    Not all file systems have locks."""
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):
-            opened = os.open(folder, os.O_RDONLY)
-            stack.callback(os.close, opened)
-            fcntl.flock(opened, fcntl.LOCK_EX)
-        yield
+    path = provenance_path(out, consumer)
+    try:
+        with one_writer(out):
+            known = {**recorded(out, consumer), **written}
+            tables = {
+                name: {"sha256": table.digest, "provenance": dict(table.provenance)}
+                for name, table in sorted(known.items())
+            }
+            text = json.dumps({"schema": PROVENANCE_SCHEMA, "consumer": consumer, "tables": tables}, indent=2) + "\n"
+            write_whole(path, text.encode())
+    except OSError as error:
+        raise _unwritable(path, error) from error
 
 
 def recorded(out: Path, consumer: str) -> dict[str, WrittenTable]:

@@ -20,6 +20,7 @@ from warpplan.service.cli.app import main
 from warpplan.service.feeds.consumer_kernel import load
 from warpplan.service.store.answer_store import Store
 from warpplan.service.store.tuned.kernel_answer_store import KernelAnswer, KernelAnswers
+from warpplan.service.store.tuned.tuning_store import TunedTime, Tunings
 from warpplan.service.workflow.profiles import planner_version
 
 KERNEL = (Path(__file__).parents[1] / "feeds" / "add_consumer.py").read_text()
@@ -131,3 +132,25 @@ def test_the_driver_of_the_job_is_told(words: tuple[str, ...], capsys: pytest.Ca
     assert run(capsys, "verify", *words, "--job-driver", "580.10", "--strict")[0] == 0
     status, out, _ = run(capsys, "verify", *words, "--job-driver", "570.86")
     assert (status, "the driver (was 580.10, is 570.86)" in out) == (1, True)
+
+
+def test_a_report_tells_measured_times_from_predicted_ones(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow = TuningConfig.of({"BLOCK_SIZE": 256}, num_warps=4, num_stages=3)
+    with closing(Store.open("kept.sqlite")) as store:
+        (answer,) = KernelAnswers(store.database).of("add_kernel")
+        other = replace(answer, shape=(("n_elements", 777),))
+        KernelAnswers(store.database).keep([other])
+        environment = (("triton", metadata.version("triton")),)
+        Tunings(store.database).record(
+            [TunedTime(other.kernel, other.source, other.tuning_key, slow, other.device, environment, 9.0)]
+        )
+    status, out, _ = run(capsys, "export", *words)
+    assert (status, out.count(" us ")) == (0, 2)
+    assert "n_elements=98432 " in next(line for line in out.splitlines() if "2.0 us predicted" in line)
+    assert "n_elements=777 " in next(line for line in out.splitlines() if "9.0 us measured" in line)
+    entries = json.loads(run(capsys, "export", *words, "--json")[1])["entries"]
+    assert sorted((e["shape"], e["predicted_us"], e["measured_us"]) for e in entries) == [
+        (["n_elements=777"], None, 9.0), (["n_elements=98432"], 2.0, None),
+    ]  # fmt: skip

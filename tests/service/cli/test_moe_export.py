@@ -108,11 +108,40 @@ def test_what_a_target_does_not_read_is_refused(
     assert not (tmp_path / "o").exists()
 
 
-def test_inductor_takes_shapes_or_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("export", "no.csv", "--target", "inductor", "--consumer", "keys.txt", "--out", str(tmp_path))
-    status, _, err = run(capsys, *words)
-    assert (status, err.count("\n")) == (2, 1)
-    assert "takes shapes (no.csv) or a file of keys (--consumer keys.txt), not both" in err
+@pytest.mark.parametrize("command", ["export", "verify"])
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("no.csv", "--consumer", "keys.txt"), "shapes (no.csv) or a file of keys (--consumer keys.txt), not both"),
+        (
+            ("no.csv", "--store", "s.sqlite"),
+            "shapes (no.csv) or the shapes of a store (--store), whose answers are for other kernels, not both",
+        ),
+        (("--consumer", "keys.txt", "--store", "s.sqlite"), "(--consumer keys.txt) or the shapes of a store (--store)"),
+        (("no.csv", "--consumer", "keys.txt", "--store", "s.sqlite"), "not all: give one"),
+    ],
+)
+def test_inductor_takes_products_from_one_place(
+    command: str, words: tuple[str, ...], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, err = run(capsys, command, *words, "--target", "inductor", "--out", str(tmp_path / "o"))
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert told in err
+    assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.parametrize("command", ["export", "verify"])
+def test_a_store_that_the_environment_names_is_ignored_where_none_is_read(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("--target", "vllm", "--model", "mixtral-8x7b", "--out", str(tmp_path))
+    assert run(capsys, "export", *words)[0] == 0
+    without = run(capsys, command, *words)
+    monkeypatch.setenv("WARPPLAN_STORE", str(tmp_path / "absent.sqlite"))
+    assert run(capsys, command, *words) == without
+    assert not (tmp_path / "absent.sqlite").exists()
+    monkeypatch.setenv("COLUMNS", "1000")
+    assert "the variable, which may be meant for other commands, is ignored" in run(capsys, command, "--help")[1]
 
 
 def test_every_target_says_what_it_is() -> None:

@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 from warpplan.service.feeds.machine_here import Machine
 from warpplan.service.feeds.provenance import (
+    LOCK_FILE,
     EntryProvenance,
     beside,
     digest_of,
     keep_replaced,
     measured,
+    one_writer,
     planned,
     read_beside,
     why_unknown,
@@ -111,3 +113,18 @@ def test_a_file_that_is_replaced_is_kept_once(tmp_path: Path) -> None:
     assert keep_replaced(path) == (copy,)
     assert Path(copy).read_bytes() == path.read_bytes() == b"tuned"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["entry.json", Path(copy).name]
+
+
+def test_a_second_writer_waits_for_so_long_and_no_longer(tmp_path: Path) -> None:
+    out = tmp_path / "new"
+    with one_writer(out):
+        with (
+            pytest.raises(TimeoutError, match=r"another export has been writing there for 0.05 s"),
+            one_writer(out, 0.05),
+        ):
+            pass
+        (out / LOCK_FILE).chmod(0o444)
+        with pytest.raises(TimeoutError), one_writer(out, 0.0):
+            pass
+    with one_writer(out, 0.0):
+        assert [path.name for path in out.iterdir()] == [LOCK_FILE]

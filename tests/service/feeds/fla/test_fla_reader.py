@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from warpplan.service.feeds import FeedRequest
 from warpplan.service.feeds.fla import config_feed
 from warpplan.service.feeds.fla.launch_recorder import fla_on_paper, record_launches
 from warpplan.service.feeds.machine_here import Machine
-from warpplan.service.feeds.provenance import SUFFIX, beside
+from warpplan.service.feeds.provenance import SUFFIX, beside, planned
 
 LAYERS = Path(__file__).with_name("fla_layers.py")
 H200 = device("NVIDIA H200")
@@ -93,9 +94,12 @@ def test_verify_says_hit_and_leaves_no_trace(exported: Path) -> None:
 
 
 def test_a_kernel_with_products_is_predicted_and_added(copy: Path) -> None:
-    report = config_feed.export(request(copy, "outputs"))
+    said: list[tuple[int, int, str]] = []
+    report = config_feed.export(request(copy, "outputs", progress=lambda *told: said.append(told)))
     (entry,) = report.entries
+    assert entry.predicted_us is not None
     assert entry.predicted_us > 0
+    assert said == [(0, 1, entry.shape[0])]
     assert config_feed.verify(request(copy, "outputs")).all_hit
     assert config_feed.verify(request(copy)).all_hit, "the other kernel's file is as it was"
 
@@ -118,6 +122,19 @@ def test_nothing_exported_is_a_miss_with_its_reason(tmp_path: Path) -> None:
     assert not any(e.hit for e in report.entries)
     assert "nothing was exported" in report.entries[0].reason
     assert list(tmp_path.iterdir()) == []
+
+
+def test_exports_at_one_time_lose_no_entry(tmp_path: Path) -> None:
+    made = planned("fla", device=H200.name, driver="", profile="p", planner="1", versions={"triton": "3.9.0"})
+    path = tmp_path / f"{KERNEL}.json"
+
+    def write(number: int) -> None:
+        for at in range(10):
+            assert config_feed._write(path, KERNEL, {f"{number}-{at}": {}}, made) == ()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(4)))
+    assert len(json.loads(path.read_text())["autotune_entries"]) == 40
 
 
 @pytest.mark.parametrize("damage", ["cut short", "foreign", "a key less", "of another GPU", "of another Triton"])

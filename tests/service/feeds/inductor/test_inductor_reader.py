@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import subprocess
@@ -232,6 +233,24 @@ def test_rows_that_tma_cannot_address_are_exported_from_shapes_as_from_keys(
     one, two = (load_table(tmp_path / out / FILE_NAME).table for out in ("shapes", "keys"))
     assert one == two
     assert len(one) == 1
+
+
+def test_export_tells_which_product_is_at_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(paper_torch, "listed_tiles", lambda problem: (paper_torch.MmTile(64, 64, 32, 4, 2),))
+    said: list[tuple[int, int, str]] = []
+    table_feed.export(request(tmp_path, SHAPES[:2], progress=lambda *told: said.append(told)))
+    assert said == [(0, 2, "1024x1024x512 bfloat16"), (1, 2, "1024x1024x1024 bfloat16")]
+    (tmp_path / "shapes.csv").write_text("M,N,K\n1024,1024,512\n")
+    assert main(["export", str(tmp_path / "shapes.csv"), "--target", "inductor", "--out", str(tmp_path)]) == 0
+    assert "1024x1024x512" not in capsys.readouterr().err, "stderr is no terminal here"
+    stderr = io.StringIO()
+    stderr.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", stderr)
+    assert main(["export", str(tmp_path / "shapes.csv"), "--target", "inductor", "--out", str(tmp_path)]) == 0
+    assert "1024x1024x512 bfloat16" in stderr.getvalue()
 
 
 def test_entries_of_an_earlier_planner_stay_and_verify_says_so(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,6 +59,31 @@ def test_the_file_is_read_as_it_is_written(tmp_path: Path) -> None:
     save_table(path, TableFile(MADE, TABLE))
     assert load_table(path) == TableFile(MADE, TABLE)
     assert [p.name for p in path.parent.iterdir()] == ["table.json"]
+
+
+ADDING = """
+import sys, time
+from pathlib import Path
+from warpplan.service.feeds.inductor.table_file import TableFile, add_to_table, digest
+from warpplan.service.feeds.provenance import EntryProvenance
+
+out, own, other = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+(out / own).touch()
+while not (out / other).exists():
+    time.sleep(0.001)
+for number in range(40):
+    table = {f"{own}{number}": [{"template_id": "triton::mm"}]}
+    made = TableFile(EntryProvenance("inductor", digest(table), "NVIDIA H200"), table)
+    assert add_to_table(out / "table.json", made) == ((), "")
+"""
+
+
+def test_two_processes_that_add_at_once_lose_nothing(tmp_path: Path) -> None:
+    started = [
+        subprocess.Popen([sys.executable, "-c", ADDING, str(tmp_path), *names]) for names in (("a", "b"), ("b", "a"))
+    ]
+    assert [process.wait(timeout=60) for process in started] == [0, 0]
+    assert set(load_table(tmp_path / "table.json").table) == {f"{own}{number}" for own in "ab" for number in range(40)}
 
 
 @pytest.mark.parametrize("damage", ["cut", "edited", "no object", "other schema", "no versions", "nested", "missing"])
