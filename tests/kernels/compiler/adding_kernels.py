@@ -28,13 +28,15 @@ def added(
         )
         part = tl.dot(a, b)
         acc += part
-        if HOW == "every iteration":
+        if HOW == "every iteration" or HOW == "added and stored":
             tl.atomic_add(at, part, mask=inside, sem="relaxed")
         if HOW == "told in the loop":
             tl.atomic_add(at, part, mask=inside)
             tl.atomic_add(flag_ptr, 1)
     if HOW == "split" or HOW == "two tensors" or HOW == "told" or HOW == "read elsewhere":
         tl.atomic_add(at, acc, mask=inside)
+    if HOW == "added and stored":
+        tl.store(d_ptr + rm[:, None] * stride_cm + rn[None, :], acc.to(tl.bfloat16), mask=inside)
     if HOW == "everywhere":
         tl.atomic_add(at, acc, sem="relaxed")
     if HOW == "two tensors":

@@ -16,6 +16,7 @@ from cut_kernels import OWN, cut
 from zoo import ZOO
 
 from warpplan.kernels.compiler.analysis.capture import capture
+from warpplan.kernels.compiler.analysis.loop_work import LoopWork
 from warpplan.kernels.compiler.costing.hopper_ranking import rank, schemes
 from warpplan.kernels.compiler.costing.kernel_model import RankedStrategy
 from warpplan.kernels.compiler.costing.pressure import shared_bytes
@@ -28,6 +29,10 @@ from warpplan.profiler.embedded import embedded
 
 PROFILE = embedded(H200.name)
 READABLE = [*OWN, *ZOO]
+
+
+def is_wide(work: LoopWork) -> bool:
+    return work.product is not None and work.product.tensor_cores == "wgmma"
 
 
 @cache
@@ -70,10 +75,12 @@ def test_every_kernel_is_ranked_and_what_is_offered_fits(name: str) -> None:
     times = [round(r.predicted_cycles) for r in found]
     assert times == sorted(times)
     rows = [loop.rows for way in (kernel, *kernel.copied) for loop in way.loading if loop.rows]
+    wide = [work.product.m for loop in kernel.loading for work in loop.of_kind("dot") if work.product and is_wide(work)]
     for r in found:
         if r.scheme is None:
             continue
         assert all(count % (64 * r.scheme.consumers) == 0 for count in rows)
+        assert r.scheme.warps == 4 or all(count >= 16 * r.scheme.consumers * r.scheme.warps for count in wide)
         assert len(r.scheme.depths) == len(kernel.at(r.copies).loading)
         assert shared_bytes(kernel.at(r.copies), r.scheme.depths) <= H200.smem_bytes_per_block
         assert len(r.plans) == len(kernel.at(r.copies).loading)

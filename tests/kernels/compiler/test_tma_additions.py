@@ -17,12 +17,15 @@ from interpreter import BUFFER
 from played import HOPPER, same
 
 from warpplan.kernels.compiler import pipeline
+from warpplan.kernels.compiler.analysis.capture import capture
+from warpplan.kernels.compiler.costing.pressure import shared_bytes
 from warpplan.kernels.compiler.inspection.barrier_check import check_barriers
 from warpplan.kernels.compiler.inspection.finished import finished_text, written_text
 from warpplan.kernels.compiler.inspection.signature import source_of
-from warpplan.kernels.compiler.pointers.planned_cut import PlannedCut, planned_cut
+from warpplan.kernels.compiler.pointers.planned_cut import PlannedCut, explained, planned_cut
 from warpplan.kernels.compiler.pointers.tma_stores import pointer_stores
 from warpplan.kernels.compiler.strategy.hopper import HopperStrategy
+from warpplan.kernels.compiler.strategy.stage_hook import compile_with
 from warpplan.kernels.compiler.ttgir.names import unique_names
 from warpplan.kernels.compiler.ttgir.parsing import parse
 
@@ -98,3 +101,18 @@ def test_in_a_loop_the_next_product_does_not_wait_for_the_last_reduction() -> No
     names = ("ttng.warp_group_dot ", "ttng.async_tma_store_wait", "ttg.local_store", "ttng.async_tma_reduce")
     order = [name for line in text.splitlines() for name in names if name in line]
     assert order == [*names, "ttng.async_tma_store_wait"]
+
+
+@pytest.mark.parametrize("stores", [0, 1])
+def test_shared_memory_counts_what_is_added_in_a_loop_beside_what_is_stored(stores: int, tmp_path: Path) -> None:
+    """The memory of a reduction in a loop is nobody else's, as is that of a store by TMA in a walk."""
+    signature = SIGNATURE.format("added and stored").replace("d_ptr=*fp32", "d_ptr=*bf16")
+    source, options = source_of(kernels.added, signature), {"num_warps": 4}
+    scheme = HopperStrategy(1, (2,), persistent=1, stores=stores)
+    compiled = compile_with(source, HOPPER, options, scheme, tmp_path)
+    at_cut = planned_cut(source, HOPPER, options)
+    captured = explained(capture(at_cut.text), at_cut.described)
+    assert captured.stored_bytes == 128 * 64 * 2
+    bound = shared_bytes(captured, scheme.depths, storing=bool(stores))
+    # A change of layout before a store may go piece by piece.
+    assert compiled.metadata.shared <= bound <= compiled.metadata.shared + (1024 if stores else 128 * 64 * 2)

@@ -16,7 +16,7 @@ from test_deferred_waits import PLAIN, WITH_ROW
 from zoo import ZOO
 
 from warpplan.kernels.compiler.analysis.capture import Body, capture
-from warpplan.kernels.compiler.costing.deferred_loops import as_issued, issued_together
+from warpplan.kernels.compiler.costing.deferred_loops import as_issued, issued_together, products_at_once
 from warpplan.kernels.compiler.costing.hopper_ranking import rank
 from warpplan.kernels.compiler.costing.loop_graph import Shape, early_vectors, lookahead_product
 from warpplan.kernels.compiler.lowering.hopper.issue_order.deferred_waits import add_deferred_waits
@@ -84,3 +84,11 @@ def test_ranked_in_flight_and_not_in_flight_the_faster_first() -> None:
     schemes = [r.scheme for r in ranked if isinstance(r.scheme, HopperStrategy)]
     assert {scheme.in_flight for scheme in schemes} == {0, 1}
     assert schemes[0].in_flight
+
+
+def test_without_partitions_every_product_has_registers_of_its_own() -> None:
+    """Two tiles of 128 x 64, two of 128 x 64 that are carried, and an operand of 128 x 64 in bf16."""
+    alone = Shape(warps=4, specialized=False)
+    assert products_at_once(gradients(), alone) == 4 * 64 + 32
+    assert products_at_once(gradients(), replace(alone, warps=8)) == 2 * 64 + 16
+    assert products_at_once(capture(cut("scores")).loading[0], alone) == 0
