@@ -87,7 +87,7 @@ class Captured:
     ``copied`` is the same kernel where the producer copies what is loaded through pointers, up to each level ``copies``
     that adds a load (:mod:`~warpplan.kernels.compiler.analysis.copies.copied_loads`); ``uncopied`` says which loads
     feed a product and cannot be copied. ``stored_bytes`` are those of the tiles that it stores through pointers and
-    that TMA could store.
+    that TMA could store; ``stores_left`` whether it stores tiles of products that TMA could not.
     """
 
     kernel: str
@@ -102,6 +102,7 @@ class Captured:
     copied: tuple[Captured, ...] = ()
     uncopied: tuple[Obstacle, ...] = ()
     stored_bytes: int = 0
+    stores_left: bool = False
 
     def at(self, copies: int) -> Captured:
         """The kernel as a strategy of that level sees it."""

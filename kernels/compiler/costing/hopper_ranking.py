@@ -163,7 +163,8 @@ def _storing(found: Sequence[RankedStrategy], ways: Sequence[Captured], stock: H
     for ranked in sorted((r for r in found if r.copies in levels), key=_order):
         scheme, way = ranked.scheme, levels[ranked.copies]
         if isinstance(scheme, HopperStrategy) and scheme.persistent and not scheme.assignment:
-            needed = shared_bytes(way, scheme.ring_depths(len(way.loading)), storing=True)
+            depths = scheme.ring_depths(len(way.loading))
+            needed = shared_bytes(way, depths, consumers=scheme.consumers, storing=True)
             if needed <= stock.shared_bytes_of_block(scheme.blocks):
                 return [replace(ranked, scheme=replace(scheme, stores=1))]
     return []
@@ -209,8 +210,8 @@ def _order(ranked: RankedStrategy) -> tuple[object, ...]:
 
 def _shapes(captured: Captured) -> list[Shape]:
     """Consumers and warps that the tile's rows allow. One consumer runs any loop as Triton laid it out, with products
-    of 16 rows by mma.sync or none; several share out rows, 64 or more each, in whole wgmma instructions, as do the
-    groups of four warps of one."""
+    of 16 rows by mma.sync or none. Several share out rows, 64 or more each, in whole wgmma instructions; so do the two
+    warp groups of a consumer of eight warps."""
     rows = [
         work.product.m
         for loop in captured.loading for work in loop.of_kind("dot")
@@ -281,7 +282,7 @@ class HopperModel(KernelModel):
         if any(live_registers(loop, shape) + beside > registers for loop in loops):
             return self.specialized(otherwise) if has_lookahead else []
         limit_bytes = self.shared_bytes_of_block(shape.blocks)
-        most = self._fit([MOST_DEPTH] * len(loops), limit_bytes)
+        most = self._fit([MOST_DEPTH] * len(loops), shape.consumers, limit_bytes)
         if most is None:
             return []
         memory = limit_bytes if shape.blocks > 1 else None
@@ -302,7 +303,7 @@ class HopperModel(KernelModel):
         for step in (0, -1, 1):
             wanted = [self._depth_of(loop, solved) + step for loop in loops]
             depths = tuple(min(limit, max(LEAST_DEPTH, d)) for d, limit in zip(wanted, most, strict=True))
-            if (depths, 0) in found or shared_bytes(self.captured, depths) > limit_bytes:
+            if (depths, 0) in found or self._shared_bytes(depths, shape.consumers) > limit_bytes:
                 continue
             intervals = tuple(
                 effective_ii(plan, depth) if depth < fewest else plan.schedule.ii_cycles
@@ -361,9 +362,12 @@ class HopperModel(KernelModel):
         share = self.device.smem_bytes_per_sm // blocks - BLOCK_BYTES
         return min(self.device.smem_bytes_per_block, share)
 
-    def _fit(self, depths: list[int], limit_bytes: int) -> tuple[int, ...] | None:
+    def _shared_bytes(self, depths: tuple[int, ...], consumers: int) -> int:
+        return shared_bytes(self.captured, depths, consumers=consumers)
+
+    def _fit(self, depths: list[int], consumers: int, limit_bytes: int) -> tuple[int, ...] | None:
         """``depths`` with slots taken from the deepest rings until all fit into ``limit_bytes``."""
-        while shared_bytes(self.captured, tuple(depths)) > limit_bytes:
+        while self._shared_bytes(tuple(depths), consumers) > limit_bytes:
             deepest = max(range(len(depths)), key=lambda i: (depths[i], -i))
             if depths[deepest] <= 1:
                 return None

@@ -31,7 +31,7 @@ def misfit(captured: Captured, shapes: Sequence[Shape], device: Device) -> Obsta
     needed = shared_bytes(captured, (LEAST_SLOTS,) * len(loops))
     if needed > device.smem_bytes_per_block:
         loop = max(loops, key=slot_bytes)
-        staged = max(map(staged_bytes, (captured.body, *captured.loops)))
+        staged = max(staged_bytes(body, alone=True) for body in (captured.body, *captured.loops))
         why = (
             f"one slot of each ring takes {needed:,} bytes of shared memory, of {device.smem_bytes_per_block:,}: "
             f"{slot_bytes(loop):,} are loaded in an iteration, {slot_bytes(captured.body):,} outside of loops, "

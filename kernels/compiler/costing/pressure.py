@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from warpplan.kernels.compiler.analysis.capture import Body, Captured
 from warpplan.kernels.compiler.analysis.loop_work import LoopWork
@@ -61,13 +61,16 @@ def most_at_once(spans: Sequence[tuple[int, int, int, LoopWork]], count: int) ->
     return found
 
 
-def shared_bytes(captured: Captured, depths: tuple[int, ...], *, storing: bool = False, alone: bool = False) -> int:
+def shared_bytes(
+    captured: Captured, depths: tuple[int, ...], *, consumers: int = 1, storing: bool = False, alone: bool = False
+) -> int:
     """Shared memory of a block with rings of ``depths`` slots, one entry a loop of ``captured.loading``: rings, tiles
-    loaded outside of them and through pointers, those that TMA writes in loops or, ``storing``, in place of stores
-    through pointers, the largest tile on its way to an operand, a store or another layout, barriers. ``alone``: as
-    Triton has it without partitions, where what TMA writes lies in memory that others take next.
+    loaded outside of them and through pointers, those that TMA writes and, ``storing``, those that it writes in place
+    of stores through pointers, the largest tile on its way to an operand, a store or another layout, barriers.
+    ``alone``: as Triton has it without partitions, where what TMA writes lies in memory that others take next.
 
-    Loops after one another that load alike, with as many slots, go on with the same rings.
+    Loops after one another that load alike, with as many slots, go on with the same rings. What TMA writes has memory
+    of its own in loops and in walks over the grid; that is counted for plans that do not walk, too.
     """
     total = slot_bytes(captured.body)
     rings: set[tuple[object, ...]] = set()
@@ -77,22 +80,32 @@ def shared_bytes(captured: Captured, depths: tuple[int, ...], *, storing: bool =
         if ring not in rings:
             rings.add(ring)
             total += slot_bytes(loop) * depth
-    written = [] if alone else [size for _, size in {tile for loop in captured.loops for tile in _written(loop)}]
+    written = {tile for body in (captured.body, *captured.loops) for tile in _written(body)}
+    if not alone:
+        total += sum(size for _, size in written)
+    if storing:
+        total += captured.stored_bytes
     # What is copied before a loop is dead after it, and of what one copies the first when the next one comes.
-    inside = [staged_bytes(loop, alone=alone) + max(_copied_bytes(loop), default=0) for loop in captured.loops]
+    inside = [
+        staged_bytes(loop, consumers, alone=alone) + max(_copied_bytes(loop), default=0) for loop in captured.loops
+    ]
     before = sum(_copied_bytes(captured.body)) + max(inside, default=0)
-    passing = before if storing else max(staged_bytes(captured.body), before)
-    return total + sum(written) + (captured.stored_bytes if storing else 0) + passing + BARRIER_BYTES
+    kinds = {"tma_store", "store"} if storing and not captured.stores_left else {"tma_store"}
+    after = staged_bytes(captured.body, consumers, alone=alone, written_by=kinds)
+    return total + max(before, after) + BARRIER_BYTES
 
 
-def staged_bytes(body: Body, *, alone: bool = True) -> int:
-    """Tiles of ``body`` on their way: those of stores, one for all of a size and shape, and of operands, or the largest
-    that changes its layout. A store takes its tile in any layout, so a change of layout in front of it takes none. What
-    compiled kernels take is within 1 KB of it, or less where only registers are stored. ``alone``: tiles that TMA
-    writes count; else they have memory of their own."""
-    held = [w.parts[0].size for w in body.of_kind("shared_store")]
+def staged_bytes(
+    body: Body, consumers: int = 1, *, alone: bool = False, written_by: Collection[str] = ("tma_store",)
+) -> int:
+    """Tiles of ``body`` on their way: those of operands, which each of ``consumers`` has whole where they are not its
+    rows, or the largest that changes its layout. Work of the kinds ``written_by`` takes its tile in any layout, so a
+    change of layout in front of it takes none. What compiled kernels take is within 1 KB of it, or less where only
+    registers are stored. ``alone``: tiles that TMA writes count, one for all of a size and shape; else they have memory
+    of their own."""
+    held = [w.parts[0].size * (1 if w.rows else consumers) for w in body.of_kind("shared_store")]
     held += [size for _, size in _written(body)] if alone else []
-    written = {work.id for work in body.of_kind("tma_store")}
+    written = {work.id for work in body.of_kind(*written_by)}
     moved = [
         work.parts[0].size for work in body.of_kind("convert_layout")
         if not {flow.dst for flow in body.flows if flow.src == work.id} <= written

@@ -21,7 +21,7 @@ from warpplan.kernels.compiler.pointers.scalars.scalar_values import ScalarReade
 from warpplan.kernels.compiler.pointers.scalars.scalar_writer import MOST_I32, ScalarWriter
 from warpplan.kernels.compiler.pointers.tensor_boxes import Dimension, TensorBox
 from warpplan.kernels.compiler.pointers.tma_loads import TmaLoad, pointer_loads
-from warpplan.kernels.compiler.pointers.tma_stores import TmaStore, pointer_stores
+from warpplan.kernels.compiler.pointers.tma_stores import ADD, STORE, TmaStore, pointer_stores
 from warpplan.kernels.compiler.ttgir.functions import replace_function
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region
 from warpplan.kernels.compiler.ttgir.names import unique_names
@@ -54,13 +54,15 @@ class Unchanged:
 class Described:
     """``text`` is the kernel with the loads of ``lines`` as TMA loads; ``least`` what integer arguments have to be at
     least for that, by name without ``%``; ``unchanged`` the candidates that stay as they are; ``stores`` the bytes of
-    the tiles of products that TMA can store, one of each type, whether it does in ``text`` or not."""
+    the tiles of products that TMA can store, one of each type, whether it does in ``text`` or not; ``stores_left``
+    whether there are others that it cannot."""
 
     text: str
     lines: tuple[str, ...] = ()
     least: tuple[tuple[str, int], ...] = ()
     unchanged: tuple[Unchanged, ...] = ()
     stores: tuple[int, ...] = ()
+    stores_left: bool = False
 
 
 def describe(text: str, *, nested: bool, stores: bool = False) -> Described:
@@ -70,7 +72,7 @@ def describe(text: str, *, nested: bool, stores: bool = False) -> Described:
     a tensor (up to 3.7). Raises :class:`~warpplan.kernels.compiler.ttgir.ir.MalformedIR` for text that Triton did not
     print."""
     module = parse(text)
-    if not any(operation.name == "tt.load" for operation in module.function.walk()):
+    if not any(operation.name in ("tt.load", ADD) for operation in module.function.walk()):
         return Described(text)
     function = unique_names(module.function)
     replace_function(module, function)
@@ -79,11 +81,12 @@ def describe(text: str, *, nested: bool, stores: bool = False) -> Described:
         Unchanged(str(locations.of(r.load)), str(locations.of(r.loop)), r.reason, r.at.name, str(locations.of(r.at)))
         for r in loads.refused
     )
-    stored = pointer_stores(function).found
+    writes = pointer_stores(function)
+    stored, left = writes.found, any(kept.store.name == STORE for kept in writes.kept)
     there = tuple({_tile(each.box): each.bytes for each in stored if not each.adds}.values())
     written = [each for each in stored if stores or each.adds]
     if not loads.found and not written:
-        return Described(text, (), (), unchanged, there)
+        return Described(text, (), (), unchanged, there, left)
     lines = tuple(str(locations.of(load.load)) for load in loads.found)
     writer = _BoxWriter(function, nested)
     for number, load in enumerate(loads.found):
@@ -94,7 +97,7 @@ def describe(text: str, *, nested: bool, stores: bool = False) -> Described:
     for box in (*(load.box for load in loads.found), *(store.box for store in written)):
         for name, value in box.least:
             least[name[1:]] = max(value, least.get(name[1:], 0))
-    return Described(str(module), lines, tuple(sorted(least.items())), unchanged, there)
+    return Described(str(module), lines, tuple(sorted(least.items())), unchanged, there, left)
 
 
 class _BoxWriter:

@@ -57,9 +57,9 @@ def planned_cut(
 
 
 def with_tma_loads(module: MlirModule, capability: int, *, stores: bool = False) -> tuple[MlirModule, Described]:
-    """Triton's IR ``module`` with its loads through pointers as TMA loads, and which they are, and with ``stores`` its
-    stores of products as TMA stores; what a tail's addresses take from the loop before it in closed form; masks of few
-    iterations and softmax weights are marked."""
+    """Triton's IR ``module`` with its loads through pointers as TMA loads, and which they are, its additions of
+    products as TMA reductions, and with ``stores`` its stores of products as TMA stores; what a tail's addresses take
+    from the loop before it in closed form; masks of few iterations and softmax weights are marked."""
     import triton
 
     text = str(module)
@@ -68,7 +68,7 @@ def with_tma_loads(module: MlirModule, capability: int, *, stores: bool = False)
     try:
         closed = with_flushed_weights(with_seldom_masks(with_exit_values(text)))
         described = describe(closed, nested=pipeline.nests_descriptors(triton.__version__), stores=stores)
-        changed = described.lines or described.least or closed != text
+        changed = described.text != text
         return (pipeline.read(described.text, module.context) if changed else module), described
     except (AssertionError, IndexError, KeyError, StopIteration, ValueError, MalformedIR):
         return module, Described(text)  # forms that are not read here: what is planned is the kernel as it is
@@ -97,6 +97,7 @@ def explained(captured: Captured, described: Described) -> Captured:
     return replace(
         captured, obstacles=tuple(dict.fromkeys(obstacles)), copied=ways,
         remarks=tuple(dict.fromkeys((*captured.remarks, *remarks))), stored_bytes=sum(described.stores),
+        stores_left=described.stores_left,
     )  # fmt: skip
 
 
@@ -112,4 +113,4 @@ def require_least(kernel: CompiledKernel, arguments: Mapping[str, KernelArgument
         if type(value) is not int:
             raise CannotPlan(f"argument {name!r} is no whole number of Python's: no launch can be told by its sign")
         if value < least:
-            raise CannotPlan(f"argument {name!r} is {value}: TMA loads stand for its pointer loads from {least} on")
+            raise CannotPlan(f"argument {name!r} is {value}: TMA stands for accesses through pointers from {least} on")

@@ -15,8 +15,10 @@ that
 Its descriptor is made of arguments alone: once, before a walk.
 
 An atomic addition of fp32 tiles whose result nothing reads is a TMA reduction on the same terms, but that loops may
-repeat it: additions land in any order as they are. Each thread's additions take addresses, a mask and an instruction
-for a few elements, in layouts for wide access; a reduction takes one instruction a box.
+repeat it: additions land in any order as they are. The order that Triton takes by default, acquire and release, is not
+kept: nothing in the kernel reads what is added to, and tiles of products are no flags. Each thread's additions take
+addresses, a mask and an instruction for a few elements, in layouts for wide access; a reduction takes one instruction a
+box. It takes memory for its tile, too, that slots of rings could have; no plan is tried without it.
 """
 
 from __future__ import annotations
@@ -37,10 +39,12 @@ from warpplan.kernels.compiler.ttgir.ir import IrOperation
 from warpplan.kernels.compiler.ttgir.types import find_types, parse_type
 
 ENABLED = True
-"""Whether strategies with TMA stores are among those that are tried; off, stores through pointers stay as they are. Has
-not been timed on a GPU."""
+"""Whether strategies with TMA stores are among those that are tried, and additions are TMA's; off, both stay as they
+are."""
 STORE, ADD, DOT = "tt.store", "tt.atomic_rmw", "tt.dot"
 LOOPS = ("scf.for", "scf.while")
+ORDERED = frozenset({"acquire", "release"})
+"""Memory orders that are asked for; ``acq_rel`` is what Triton takes where none is."""
 _POINTS = frozenset({"tt.addptr", "tt.splat", "tt.broadcast", "tt.expand_dims", "tt.reshape"})
 """Operations that make an address of one."""
 _HARMLESS = frozenset(
@@ -168,6 +172,8 @@ class _StoreReader:
             raise NotAffine(f"TMA adds fp32 here, and it is {store.tokens[0]} of {element}", store)
         if "gpu" not in store.tokens:
             raise NotAffine("its additions are seen beyond the GPU, or by its block alone", store)
+        if ordered := sorted(ORDERED.intersection(store.tokens)):
+            raise NotAffine(f"it says {ordered[0]}: other programs may go by what it adds", store)
         if self._is_read(store):
             raise NotAffine("its result, what was there before, is read", store)
 
@@ -205,12 +211,12 @@ class _StoreReader:
             name = operation.name.strip('"')
             if name not in _HARMLESS and name not in PURE and not name.startswith(PURE_DIALECTS):
                 raise NotAffine(f"{name} after it may tell another program of it", operation)
-            if operation.name == "tt.load" and is_volatile(operation):
+            if operation.name == "tt.load" and (is_volatile(operation) or cache_modifier(operation) == "cv"):
                 raise NotAffine("a volatile load after it may wait for another program", operation)
 
     def _is_silent(self, operation: IrOperation) -> bool:
-        """Whether ``operation`` adds fractions to a tile, which is no flag, and nobody reads what was there."""
-        if operation.name != ADD or operation.tokens[0] != "fadd" or self._is_read(operation):
+        """Whether ``operation`` adds fractions of a product's tile, which is no flag, and nobody reads what was
+        there."""
+        if operation.name != ADD or operation.tokens[0] != "fadd" or ORDERED.intersection(operation.tokens):
             return False
-        kinds = find_types(operation.signature)
-        return bool(kinds) and parse_type(kinds[0]) is not None
+        return self.is_candidate(operation) and not self._is_read(operation)

@@ -45,6 +45,9 @@ ADDED = {"split": 1, "everywhere": 1, "every iteration": 1, "two tensors": 2}
 KEPT = {
     "exchanged": "TMA adds fp32 here, and it is exch of f32",
     "what was there": "its result, what was there before, is read",
+    "released": "it says release: other programs may go by what it adds",
+    "a flag of fractions": "tt.atomic_rmw after it may tell another program of it",
+    "polled": "a volatile load after it may wait for another program",
     "for all to see": "its additions are seen beyond the GPU",
     "triangle": "its mask is no bound of one dimension",
     "told": "tt.atomic_rmw after it may tell another program of it",
@@ -103,16 +106,28 @@ def test_in_a_loop_the_next_product_does_not_wait_for_the_last_reduction() -> No
     assert order == [*names, "ttng.async_tma_store_wait"]
 
 
+def test_a_kernel_that_loads_by_descriptors_alone_adds_by_tma_too() -> None:
+    signature = "a=bf16[128,64], b=bf16[64,64], c_ptr=*fp32, K=i32, stride_cm=i32:16, BM=128, BN=64, BK=64"
+    planned = planned_cut(source_of(kernels.added_from_descriptors, signature), HOPPER, {"num_warps": 4})
+    assert planned.text.count("tt.descriptor_reduce add") == 1
+
+
+@pytest.mark.parametrize("persistent", [0, 1])
+@pytest.mark.parametrize("consumers", [1, 2])
 @pytest.mark.parametrize("stores", [0, 1])
-def test_shared_memory_counts_what_is_added_in_a_loop_beside_what_is_stored(stores: int, tmp_path: Path) -> None:
-    """The memory of a reduction in a loop is nobody else's, as is that of a store by TMA in a walk."""
-    signature = SIGNATURE.format("added and stored").replace("d_ptr=*fp32", "d_ptr=*bf16")
-    source, options = source_of(kernels.added, signature), {"num_warps": 4}
-    scheme = HopperStrategy(1, (2,), persistent=1, stores=stores)
-    compiled = compile_with(source, HOPPER, options, scheme, tmp_path)
+@pytest.mark.parametrize("how", ["added and stored", "added beside a store", "converted", "stored as no box"])
+def test_shared_memory_is_bounded(how: str, stores: int, consumers: int, persistent: int, tmp_path: Path) -> None:
+    """What TMA writes has memory of its own, beside what is on its way to an operand or another layout."""
+    stored = "*bf16" if "store" in how and how != "stored as no box" else "*fp32"
+    source = source_of(kernels.added, SIGNATURE.format(how).replace("d_ptr=*fp32", f"d_ptr={stored}"))
+    options, scheme = {"num_warps": 4}, HopperStrategy(consumers, (2,), persistent=persistent, stores=stores)
+    taken = compile_with(source, HOPPER, options, scheme, tmp_path).metadata.shared
     at_cut = planned_cut(source, HOPPER, options)
     captured = explained(capture(at_cut.text), at_cut.described)
-    assert captured.stored_bytes == 128 * 64 * 2
-    bound = shared_bytes(captured, scheme.depths, storing=bool(stores))
-    # A change of layout before a store may go piece by piece.
-    assert compiled.metadata.shared <= bound <= compiled.metadata.shared + (1024 if stores else 128 * 64 * 2)
+    assert captured.stored_bytes == {"*bf16": 128 * 64 * 2}.get(stored, 128 * 64 * 4 if "box" in how else 0)
+    assert captured.stores_left == (how == "stored as no box")
+    bound = shared_bytes(captured, scheme.depths, consumers=consumers, storing=bool(stores))
+    # A change of layout before a store may go piece by piece, and without a walk its memory is used again.
+    assert taken <= bound <= taken + 1024 + 2 * 128 * 64 * 4
+    if persistent and (stores or how == "converted") and how != "stored as no box":
+        assert bound <= taken + 1024

@@ -30,9 +30,11 @@ Candidates = Sequence[dict[str, Json]]
 
 WARM_S = 0.5
 """Seconds of launches of all in turn before the first that is timed."""
-FINAL_ROUNDS, SETTLE_S = 3, 0.1
-"""Those that lie close are timed again in so many rounds, each after it has run alone for so many seconds: on a card
-at its power limit the clock follows what the kernel draws, some 50 ms later. Chosen by hand."""
+FINAL_ROUNDS = 3
+"""Rounds in which those that lie close are timed again. Chosen by hand."""
+SETTLE_S = 0.1
+"""Seconds that each of them runs alone before it is read: on a card at its power limit the clock follows what a kernel
+draws, some 50 ms later. Chosen by hand."""
 NEAR, MOST_FINALISTS = 1.06, 4
 """Candidates within this factor of the fastest are timed again, at most this many. Chosen by hand: twice as far takes
 in candidates that a shared clock cannot have put in the wrong order, and lengthens the first launch."""
