@@ -16,7 +16,6 @@ from cut_kernels import OWN, cut
 from zoo import ZOO
 
 from warpplan.kernels.compiler.analysis.capture import capture
-from warpplan.kernels.compiler.analysis.loop_work import LoopWork
 from warpplan.kernels.compiler.costing.hopper_ranking import rank, schemes
 from warpplan.kernels.compiler.costing.kernel_model import RankedStrategy
 from warpplan.kernels.compiler.costing.pressure import shared_bytes
@@ -29,10 +28,6 @@ from warpplan.profiler.embedded import embedded
 
 PROFILE = embedded(H200.name)
 READABLE = [*OWN, *ZOO]
-
-
-def is_wide(work: LoopWork) -> bool:
-    return work.product is not None and work.product.tensor_cores == "wgmma"
 
 
 @cache
@@ -75,7 +70,8 @@ def test_every_kernel_is_ranked_and_what_is_offered_fits(name: str) -> None:
     times = [round(r.predicted_cycles) for r in found]
     assert times == sorted(times)
     rows = [loop.rows for way in (kernel, *kernel.copied) for loop in way.loading if loop.rows]
-    wide = [work.product.m for loop in kernel.loading for work in loop.of_kind("dot") if work.product and is_wide(work)]
+    products = [work.product for loop in kernel.loading for work in loop.of_kind("dot") if work.product is not None]
+    wide = [product.m for product in products if product.tensor_cores == "wgmma"]
     for r in found:
         if r.scheme is None:
             continue
