@@ -29,7 +29,7 @@ FEED_TESTS := tests/service/feeds/test_triton_autotune.py tests/service/feeds/te
 CONSUMERS := build/feeds/site
 MOE_FACTS := service/feeds/moe_facts/data
 
-.PHONY: help run test test-feeds moe-facts docs compile-matrix fuzz golden solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor bench-inductor-table corpus bench-corpus gpu bench-launches bench-solver bench-optimality bench-packing bench-planning bench-ablation bench-monotone bench-vector-add bench-kernels bench-gemm-many bench-splits bench-early-launch bench-block bench-clusters bench-power bench-readings bench-tma-fill bench-consumers bench-fla bench-moe-samples bench-moe-tables bench-partitions example-moe example-train build clean imports
+.PHONY: help run test test-feeds moe-facts docs compile-matrix fuzz golden solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor bench-inductor-table bench-flex corpus bench-corpus gpu bench-launches bench-solver bench-optimality bench-packing bench-planning bench-ablation bench-monotone bench-vector-add bench-kernels bench-gemm-many bench-splits bench-early-launch bench-block bench-clusters bench-power bench-readings bench-tma-fill bench-consumers bench-fla bench-moe-samples bench-moe-tables bench-partitions example-moe example-train build clean imports
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -111,6 +111,9 @@ bench-launches: $(VENV)/.test  ## no GPU: launches without a partition predicted
 
 bench-inductor: $(VENV)/.gpu  ## GPU: kernels that torch.compile generates, planned
 	$(BIN)/python benchmarks/bench_inductor.py --out benchmarks/results
+
+bench-flex: $(VENV)/.gpu  ## GPU: flex attention by torch.compile, planned
+	$(BIN)/python benchmarks/bench_flex.py
 
 bench-inductor-table: $(VENV)/.gpu  ## GPU: the table exported for Inductor, against its own max-autotune
 	$(BIN)/python benchmarks/bench_inductor_table.py

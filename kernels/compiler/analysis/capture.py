@@ -21,6 +21,7 @@ from warpplan.kernels.compiler.analysis.operation_kinds import (
 from warpplan.kernels.compiler.analysis.row_values import Types, row_values, value_types
 from warpplan.kernels.compiler.analysis.streams import LoadForm, load_forms, streamed_loads
 from warpplan.kernels.compiler.analysis.work_groups import register_bits
+from warpplan.kernels.compiler.pipeline.scratch import scratch_of_conversions
 from warpplan.kernels.compiler.ttgir.accumulator_layouts import with_one_accumulator_layout
 from warpplan.kernels.compiler.ttgir.control import handed, read_loop, read_while
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, MalformedIR, Module, Region
@@ -155,8 +156,13 @@ def _with_copied(alone: Captured, module: Module) -> Captured:
 def _captured(module: Module, copies: int) -> Captured:
     function = unique_names(module.function)
     types = value_types(function)
-    reader = _LoopReader(function, types, SourceLocations(module), load_forms(module.aliases, function, types))
     attributes = module.operation.attributes
+    capability = _number(attributes.get("ttg.target", "").rpartition(":")[2])
+    warps = _number(attributes.get("ttg.num-warps", ""))
+    reader = _LoopReader(
+        function, types, SourceLocations(module), load_forms(module.aliases, function, types),
+        scratch_of_conversions(module.aliases, function, warps, capability),
+    )  # fmt: skip
     loops = tuple(reader.loops(function.regions[0], ""))
     body = reader.body(function.regions[0], (), "", "", "tt.func", "", None)
     name = next(token[1:] for token in function.tokens if token.startswith("@"))
@@ -164,8 +170,6 @@ def _captured(module: Module, copies: int) -> Captured:
         *_kernel_obstacles(function, loops, SourceLocations(module)),
         *(o for b in loops for o in _loop_obstacles(b)),
     )
-    capability = _number(attributes.get("ttg.target", "").rpartition(":")[2])
-    warps = _number(attributes.get("ttg.num-warps", ""))
     return Captured(
         name,
         capability,
@@ -181,9 +185,10 @@ def _captured(module: Module, copies: int) -> Captured:
 
 class _LoopReader:
     def __init__(
-        self, function: IrOperation, types: Types, locations: SourceLocations, forms: Mapping[str, LoadForm]
-    ) -> None:
-        self.forms = forms
+        self, function: IrOperation, types: Types, locations: SourceLocations, forms: Mapping[str, LoadForm],
+        scratch: Mapping[str, int],
+    ) -> None:  # fmt: skip
+        self.forms, self.scratch = forms, scratch
         self.types, self.rows, self.locations = types, row_values(function, types), locations
         self.constants, self.streamed = _constants(function), streamed_loads(function)
         self.outside = {
@@ -225,7 +230,7 @@ class _LoopReader:
         trips: int | None,
     ) -> Body:  # fmt: skip
         work, flows = read_work(
-            region, carried, dict(self.types), self.rows, self.locations, self.streamed, self.forms
+            region, carried, dict(self.types), self.rows, self.locations, self.streamed, self.forms, self.scratch
         )  # fmt: skip
         work = with_thin_addresses(work, flows)
         rows = max((w.product.m for w in work if w.product is not None), default=None)

@@ -41,7 +41,8 @@ class LoopWork:
     that it comes from DRAM; ``run_bytes`` of a loaded tile lie together, each thread loads ``thread_elements`` of it, 0
     where that is not known. ``partition`` is its number under an assignment (:mod:`~...lowering.assigned.anchors`).
     ``passes``: through the banks of shared memory for every 128 bytes that a copy writes or a read brings, under our
-    lowering and where Triton pipelines the loop itself.
+    lowering and where Triton pipelines the loop itself. ``scratch_bytes``: shared memory that a change of layout takes
+    for the whole tile, 0 where that was not asked.
     """
 
     id: str
@@ -65,6 +66,7 @@ class LoopWork:
     seldom: bool = False
     run_bytes: int = 0
     thread_elements: int = 0
+    scratch_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -84,9 +86,11 @@ class Flow:
 def read_work(
     region: Region, carried: Iterable[tuple[str, str]], types: Types, rows: frozenset[str], locations: SourceLocations,
     streamed: frozenset[str] = frozenset(), forms: Mapping[str, LoadForm] = MappingProxyType({}),
+    scratch: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[tuple[LoopWork, ...], tuple[Flow, ...]]:  # fmt: skip
     """The work of ``region`` and its flows; ``carried`` are the loop's (value inside, value that ends an iteration),
-    ``streamed`` the loads that stream and ``forms`` how they are loaded (:mod:`~.streams`).
+    ``streamed`` the loads that stream, ``forms`` how they are loaded (:mod:`~.streams`) and ``scratch`` the shared
+    memory of changes of layout, by their results.
 
     A loop inside is one operation, a branch's operations count as if it were always taken.
     """
@@ -96,14 +100,17 @@ def read_work(
     if len(reader.groups) > MOST_WORK:
         reader = WorkGroupReader(types, rows, pairs, same_size=False)
         reader.visit(region, 0)
-    return _WorkWriter(reader, streamed, forms).work_and_flows(locations)
+    return _WorkWriter(reader, streamed, forms, scratch).work_and_flows(locations)
 
 
 class _WorkWriter:
     """The groups of ``reader`` as work and flows, in an order in which one thread can run them."""
 
-    def __init__(self, reader: WorkGroupReader, streamed: frozenset[str], forms: Mapping[str, LoadForm]) -> None:
-        self.streamed, self.forms = streamed, forms
+    def __init__(
+        self, reader: WorkGroupReader, streamed: frozenset[str], forms: Mapping[str, LoadForm],
+        scratch: Mapping[str, int],
+    ) -> None:  # fmt: skip
+        self.streamed, self.forms, self.scratch = streamed, forms, scratch
         self.reader, self.groups, self.home = reader, reader.groups, reader.home
         self.back = reader.back | reader.memory.around()
         self._sort()
@@ -218,6 +225,7 @@ class _WorkWriter:
             group.classified.kind in (*RING_KINDS, "load") and self.streamed.issuperset(group.results),
             () if group.buffer else tuple(kept.items()), passes=self._passes(group), seldom=group.seldom,
             run_bytes=form.run_bytes, thread_elements=form.thread_elements,
+            scratch_bytes=max((self.scratch.get(r, 0) for r in group.results), default=0),
         )  # fmt: skip
 
     def _passes(self, group: WorkGroup) -> tuple[float, float]:

@@ -164,7 +164,7 @@ def _storing(found: Sequence[RankedStrategy], ways: Sequence[Captured], stock: H
         scheme, way = ranked.scheme, levels[ranked.copies]
         if isinstance(scheme, HopperStrategy) and scheme.persistent and not scheme.assignment:
             depths = scheme.ring_depths(len(way.loading))
-            needed = shared_bytes(way, depths, consumers=scheme.consumers, storing=True)
+            needed = shared_bytes(way, depths, consumers=scheme.consumers, warps=scheme.warps, storing=True)
             if needed <= stock.shared_bytes_of_block(scheme.blocks):
                 return [replace(ranked, scheme=replace(scheme, stores=1))]
     return []
@@ -282,7 +282,7 @@ class HopperModel(KernelModel):
         if any(live_registers(loop, shape) + beside > registers for loop in loops):
             return self.specialized(otherwise) if has_lookahead else []
         limit_bytes = self.shared_bytes_of_block(shape.blocks)
-        most = self._fit([MOST_DEPTH] * len(loops), shape.consumers, limit_bytes)
+        most = self._fit([MOST_DEPTH] * len(loops), shape, limit_bytes)
         if most is None:
             return []
         memory = limit_bytes if shape.blocks > 1 else None
@@ -303,7 +303,7 @@ class HopperModel(KernelModel):
         for step in (0, -1, 1):
             wanted = [self._depth_of(loop, solved) + step for loop in loops]
             depths = tuple(min(limit, max(LEAST_DEPTH, d)) for d, limit in zip(wanted, most, strict=True))
-            if (depths, 0) in found or self._shared_bytes(depths, shape.consumers) > limit_bytes:
+            if (depths, 0) in found or self._shared_bytes(depths, shape) > limit_bytes:
                 continue
             intervals = tuple(
                 effective_ii(plan, depth) if depth < fewest else plan.schedule.ii_cycles
@@ -362,12 +362,12 @@ class HopperModel(KernelModel):
         share = self.device.smem_bytes_per_sm // blocks - BLOCK_BYTES
         return min(self.device.smem_bytes_per_block, share)
 
-    def _shared_bytes(self, depths: tuple[int, ...], consumers: int) -> int:
-        return shared_bytes(self.captured, depths, consumers=consumers)
+    def _shared_bytes(self, depths: tuple[int, ...], shape: Shape) -> int:
+        return shared_bytes(self.captured, depths, consumers=shape.consumers, warps=shape.warps)
 
-    def _fit(self, depths: list[int], consumers: int, limit_bytes: int) -> tuple[int, ...] | None:
+    def _fit(self, depths: list[int], shape: Shape, limit_bytes: int) -> tuple[int, ...] | None:
         """``depths`` with slots taken from the deepest rings until all fit into ``limit_bytes``."""
-        while self._shared_bytes(tuple(depths), consumers) > limit_bytes:
+        while self._shared_bytes(tuple(depths), shape) > limit_bytes:
             deepest = max(range(len(depths)), key=lambda i: (depths[i], -i))
             if depths[deepest] <= 1:
                 return None

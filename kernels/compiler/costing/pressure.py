@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 
 from warpplan.kernels.compiler.analysis.capture import Body, Captured
@@ -62,12 +63,14 @@ def most_at_once(spans: Sequence[tuple[int, int, int, LoopWork]], count: int) ->
 
 
 def shared_bytes(
-    captured: Captured, depths: tuple[int, ...], *, consumers: int = 1, storing: bool = False, alone: bool = False
-) -> int:
+    captured: Captured, depths: tuple[int, ...], *, consumers: int = 1, warps: int = 0, storing: bool = False,
+    alone: bool = False,
+) -> int:  # fmt: skip
     """Shared memory of a block with rings of ``depths`` slots, one entry a loop of ``captured.loading``: rings, tiles
     loaded outside of them and through pointers, those that TMA writes and, ``storing``, those that it writes in place
     of stores through pointers, the largest tile on its way to an operand, a store or another layout, barriers.
-    ``alone``: as Triton has it without partitions, where what TMA writes lies in memory that others take next.
+    ``warps`` are those of each of ``consumers``, where not as many as ``captured`` has. ``alone``: as Triton has it
+    without partitions, where what TMA writes lies in memory that others take next.
 
     Loops after one another that load alike, with as many slots, go on with the same rings. What TMA writes has memory
     of its own in loops and in walks over the grid; that is counted for plans that do not walk, too.
@@ -86,28 +89,33 @@ def shared_bytes(
     if storing:
         total += captured.stored_bytes
     # What is copied before a loop is dead after it, and of what one copies the first when the next one comes.
+    threads = max(1.0, consumers * warps / captured.warps) if captured.warps else 1.0
     inside = [
-        staged_bytes(loop, consumers, alone=alone) + max(_copied_bytes(loop), default=0) for loop in captured.loops
+        staged_bytes(loop, consumers, threads, alone=alone) + max(_copied_bytes(loop), default=0)
+        for loop in captured.loops
     ]
     before = sum(_copied_bytes(captured.body)) + max(inside, default=0)
     kinds = {"tma_store", "store"} if storing and not captured.stores_left else {"tma_store"}
-    after = staged_bytes(captured.body, consumers, alone=alone, written_by=kinds)
+    after = staged_bytes(captured.body, consumers, threads, alone=alone, written_by=kinds)
     return total + max(before, after) + BARRIER_BYTES
 
 
 def staged_bytes(
-    body: Body, consumers: int = 1, *, alone: bool = False, written_by: Collection[str] = ("tma_store",)
-) -> int:
+    body: Body, consumers: int = 1, threads: float = 1.0, *, alone: bool = False,
+    written_by: Collection[str] = ("tma_store",),
+) -> int:  # fmt: skip
     """Tiles of ``body`` on their way: those of operands, which each of ``consumers`` has whole where they are not its
     rows, or the largest that changes its layout. Work of the kinds ``written_by`` takes its tile in any layout, so a
     change of layout in front of it takes none. What compiled kernels take is within 1 KB of it, or less where only
-    registers are stored. ``alone``: tiles that TMA writes count, one for all of a size and shape; else they have memory
-    of their own."""
+    registers are stored. A tile that changes its layout may go piece by piece; by ``threads`` times as many threads as
+    captured, each of which holds less of it, in pieces that are at most that much larger. ``alone``: tiles that TMA
+    writes count, one for all of a size and shape; else they have memory of their own."""
     held = [w.parts[0].size * (1 if w.rows else consumers) for w in body.of_kind("shared_store")]
     held += [size for _, size in _written(body)] if alone else []
     written = {work.id for work in body.of_kind(*written_by)}
     moved = [
-        work.parts[0].size for work in body.of_kind("convert_layout")
+        min(work.parts[0].size, math.ceil(work.scratch_bytes * threads) or work.parts[0].size)
+        for work in body.of_kind("convert_layout")
         if not {flow.dst for flow in body.flows if flow.src == work.id} <= written
     ]  # fmt: skip
     return max(sum(held), max(moved, default=0))

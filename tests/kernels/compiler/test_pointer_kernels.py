@@ -23,6 +23,7 @@ from triton.compiler import make_backend
 
 from warpplan.kernels.compiler import pipeline
 from warpplan.kernels.compiler.analysis.capture import capture
+from warpplan.kernels.compiler.costing.pressure import shared_bytes
 from warpplan.kernels.compiler.inspection.barrier_check import check_barriers
 from warpplan.kernels.compiler.inspection.signature import source_of
 from warpplan.kernels.compiler.lowering.hopper.specialize import specialize
@@ -211,3 +212,23 @@ def test_it_compiles_for_hopper_without_spills(name: str, tmp_path: Path, capfd:
     assert not re.search(r"wgmma[^\n]*serializ", log, re.IGNORECASE)
     assert compiled.metadata.global_scratch_size == 2 * 128
     assert compiled.metadata.shared <= 232_448
+
+
+@pytest.mark.parametrize(("consumers", "warps"), [(1, 4), (1, 8), (2, 4)])
+@pytest.mark.parametrize("captured_warps", [4, 8])
+@pytest.mark.parametrize("stored", ["bf16", "fp32"])
+def test_a_tile_on_its_way_to_a_store_is_counted_as_it_is_moved(
+    stored: str, captured_warps: int, consumers: int, warps: int, tmp_path: Path
+) -> None:
+    """Triton moves it piece by piece, so that it takes less than the tile: there is room for another slot."""
+    signature = re.sub(r"\b(N|stride_cm)=i32\b(?!:)", r"\1=i32:16", SIGNATURES["tutorial_matmul"])
+    signature = signature.replace("BN=64", "BN=256").replace("c_ptr=*bf16", f"c_ptr=*{stored}")
+    source, scheme = source_of(kernels.tutorial_matmul, signature), HopperStrategy(consumers, (2,), warps, persistent=1)
+    options = {"num_warps": captured_warps}
+    taken = compile_with(source, HOPPER, options, scheme, tmp_path).metadata.shared
+    captured = capture(planned_cut(source, HOPPER, options).text)
+    (moved,) = captured.body.of_kind("convert_layout")
+    tile = moved.parts[0].size
+    assert 0 < moved.scratch_bytes <= tile // 2
+    bound = shared_bytes(captured, scheme.depths, consumers=consumers, warps=warps)
+    assert taken <= bound <= taken + 1024 + tile // 2

@@ -126,7 +126,7 @@ def test_shared_memory_is_bounded(how: str, stores: int, consumers: int, persist
     captured = explained(capture(at_cut.text), at_cut.described)
     assert captured.stored_bytes == {"*bf16": 128 * 64 * 2}.get(stored, 128 * 64 * 4 if "box" in how else 0)
     assert captured.stores_left == (how == "stored as no box")
-    bound = shared_bytes(captured, scheme.depths, consumers=consumers, storing=bool(stores))
+    bound = shared_bytes(captured, scheme.depths, consumers=consumers, warps=4, storing=bool(stores))
     # A change of layout before a store may go piece by piece, and without a walk its memory is used again.
     assert taken <= bound <= taken + 1024 + 2 * 128 * 64 * 4
     if persistent and (stores or how == "converted") and how != "stored as no box":
