@@ -21,7 +21,7 @@ from warpplan.kernels.compiler.analysis.operation_kinds import (
 from warpplan.kernels.compiler.analysis.row_values import Types, row_values, value_types
 from warpplan.kernels.compiler.analysis.streams import LoadForm, load_forms, streamed_loads
 from warpplan.kernels.compiler.analysis.work_groups import register_bits
-from warpplan.kernels.compiler.pipeline.scratch import scratch_of_conversions
+from warpplan.kernels.compiler.pipeline.conversion_memory import scratch_of_conversions
 from warpplan.kernels.compiler.ttgir.accumulator_layouts import with_one_accumulator_layout
 from warpplan.kernels.compiler.ttgir.control import handed, read_loop, read_while
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, MalformedIR, Module, Region

@@ -32,5 +32,6 @@ __all__ = [
 ]
 
 EXPORTS = {
+    "conversion_memory": ("scratch_of_conversions",),
     "cutting": ("cut", "new_context", "taken_diagnostics"),
 }
