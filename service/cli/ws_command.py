@@ -149,6 +149,8 @@ def sections(found: Inspection) -> Iterator[Section]:
         yield Section(
             "What it does without", notes=tuple(dict.fromkeys(f"{o.loop}: {o}" for o in found.captured.remarks))
         )
+    if found.captured.stores_kept:
+        yield Section("Stores and additions that stay", notes=tuple(map(str, found.captured.stores_kept)))
     # What all gains are over is shown wherever it stands.
     shown = [r for i, r in enumerate(found.ranked) if i < MOST_SCHEMES or r.scheme is None]
     ranked = tuple(

@@ -235,6 +235,7 @@ def to_json(found: Inspection) -> dict[str, Any]:
         ],
         "obstacles": [asdict(o) for o in found.captured.obstacles],
         "remarks": [asdict(o) for o in found.captured.remarks],
+        "stores_kept": [asdict(o) for o in found.captured.stores_kept],
         "ranked": [ranked(r) for r in found.ranked],
         "chosen": ranked(found.chosen),
         "plans": [codec.to_json(plan) for plan in found.chosen.plans],

@@ -88,7 +88,7 @@ class Captured:
     ``copied`` is the same kernel where the producer copies what is loaded through pointers, up to each level ``copies``
     that adds a load (:mod:`~warpplan.kernels.compiler.analysis.copies.copied_loads`); ``uncopied`` says which loads
     feed a product and cannot be copied. ``stored_bytes`` are those of the tiles that it stores through pointers and
-    that TMA could store; ``stores_left`` whether it stores tiles of products that TMA could not.
+    that TMA could store; ``stores_kept`` says which stores and additions of products TMA cannot do, and why.
     """
 
     kernel: str
@@ -103,11 +103,16 @@ class Captured:
     copied: tuple[Captured, ...] = ()
     uncopied: tuple[Obstacle, ...] = ()
     stored_bytes: int = 0
-    stores_left: bool = False
+    stores_kept: tuple[Obstacle, ...] = ()
 
     def at(self, copies: int) -> Captured:
         """The kernel as a strategy of that level sees it."""
         return next((other for other in self.copied if other.copies == copies), self)
+
+    @property
+    def stores_left(self) -> bool:
+        """Whether it stores a tile of a product that TMA cannot."""
+        return any(kept.operation == "tt.store" for kept in self.stores_kept)
 
     @property
     def loading(self) -> tuple[Body, ...]:

@@ -51,18 +51,36 @@ class Unchanged:
 
 
 @dataclass(frozen=True)
+class KeptWrite:
+    """A ``write`` of a product, a store or an addition, that stays as it is, at the source line ``at``; ``operation``
+    and ``line`` are what is at fault."""
+
+    write: str
+    at: str
+    reason: str
+    operation: str
+    line: str
+
+    @property
+    def told(self) -> str:
+        """The reason, with what is at fault where that is elsewhere."""
+        elsewhere = f" ({self.operation}, {self.line})" if self.line and self.line != self.at else ""
+        return f"TMA cannot {'store' if self.write == STORE else 'add'} it: {self.reason}{elsewhere}"
+
+
+@dataclass(frozen=True)
 class Described:
     """``text`` is the kernel with the loads of ``lines`` as TMA loads; ``least`` what integer arguments have to be at
     least for that, by name without ``%``; ``unchanged`` the candidates that stay as they are; ``stores`` the bytes of
-    the tiles of products that TMA can store, one of each type, whether it does in ``text`` or not; ``stores_left``
-    whether there are others that it cannot."""
+    the tiles of products that TMA can store, one of each type, whether it does in ``text`` or not; ``kept`` the stores
+    and additions of others, with why TMA cannot do them."""
 
     text: str
     lines: tuple[str, ...] = ()
     least: tuple[tuple[str, int], ...] = ()
     unchanged: tuple[Unchanged, ...] = ()
     stores: tuple[int, ...] = ()
-    stores_left: bool = False
+    kept: tuple[KeptWrite, ...] = ()
 
 
 def describe(text: str, *, nested: bool, stores: bool = False) -> Described:
@@ -82,11 +100,15 @@ def describe(text: str, *, nested: bool, stores: bool = False) -> Described:
         for r in loads.refused
     )
     writes = pointer_stores(function)
-    stored, left = writes.found, any(kept.store.name == STORE for kept in writes.kept)
+    stored = writes.found
+    kept = tuple(
+        KeptWrite(k.store.name, str(locations.of(k.store)), k.reason, k.at.name, str(locations.of(k.at)))
+        for k in writes.kept
+    )
     there = tuple({_tile(each.box): each.bytes for each in stored if not each.adds}.values())
     written = [each for each in stored if stores or each.adds]
     if not loads.found and not written:
-        return Described(text, (), (), unchanged, there, left)
+        return Described(text, (), (), unchanged, there, kept)
     lines = tuple(str(locations.of(load.load)) for load in loads.found)
     writer = _BoxWriter(function, nested)
     for number, load in enumerate(loads.found):
@@ -97,7 +119,7 @@ def describe(text: str, *, nested: bool, stores: bool = False) -> Described:
     for box in (*(load.box for load in loads.found), *(store.box for store in written)):
         for name, value in box.least:
             least[name[1:]] = max(value, least.get(name[1:], 0))
-    return Described(str(module), lines, tuple(sorted(least.items())), unchanged, there, left)
+    return Described(str(module), lines, tuple(sorted(least.items())), unchanged, there, kept)
 
 
 class _BoxWriter:

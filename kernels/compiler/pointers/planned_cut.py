@@ -76,7 +76,7 @@ def with_tma_loads(module: MlirModule, capability: int, *, stores: bool = False)
 
 def explained(captured: Captured, described: Described) -> Captured:
     """``captured`` with why its pointer loads stay as they are: in place of their obstacle, or as remarks on a loop
-    that other loads are planned in; and with what the producer copies instead."""
+    that other loads are planned in; with what the producer copies instead, and with why stores stay as they are."""
     uncopied = {each.line: each.reason for each in captured.uncopied}
     lines = {w.line for body in (captured.body, *captured.loops) for w in body.of_kind("copy_load")}
 
@@ -97,7 +97,7 @@ def explained(captured: Captured, described: Described) -> Captured:
     return replace(
         captured, obstacles=tuple(dict.fromkeys(obstacles)), copied=ways,
         remarks=tuple(dict.fromkeys((*captured.remarks, *remarks))), stored_bytes=sum(described.stores),
-        stores_left=described.stores_left,
+        stores_kept=tuple(dict.fromkeys(Obstacle(each.told, each.write, each.at) for each in described.kept)),
     )  # fmt: skip
 
 

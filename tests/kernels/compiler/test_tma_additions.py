@@ -82,6 +82,8 @@ def test_any_other_stays_with_the_reason(how: str) -> None:
     assert "tt.descriptor_reduce" not in planned.text
     module = parse(written_text(source_of(kernels.added, SIGNATURE.format(how)), HOPPER, {"num_warps": 4}))
     assert any(KEPT[how] in kept.reason for kept in pointer_stores(unique_names(module.function)).kept)
+    told = explained(capture(planned.text), planned.described).stores_kept
+    assert any(KEPT[how] in kept.reason and kept.operation == "tt.atomic_rmw" for kept in told)
 
 
 @pytest.mark.parametrize("persistent", [0, 1])

@@ -101,6 +101,9 @@ def test_any_other_store_stays_with_the_reason(how: str) -> None:
     assert "tt.descriptor_store" not in planned.text
     assert planned.described.stores == ()
     assert any(KEPT[how] in reason for reason in reasons(how))
+    captured = explained(capture(planned.text), planned.described)
+    assert captured.stores_left
+    assert any(KEPT[how] in kept.reason and kept.line for kept in captured.stores_kept)
 
 
 @pytest.mark.parametrize("persistent", [0, 1])
