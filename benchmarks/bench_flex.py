@@ -109,8 +109,9 @@ def error_of(found: Any, right: Any) -> float:
 
 
 def summarised(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The geometric mean of unplanned over planned time, of all rows and of each pass."""
-    ratios = {which: [r["over"]["unplanned"] for r in rows if r["pass"] == which and "over" in r] for which in PASSES}
+    """The geometric mean of unplanned over planned time, of all rows that are right and of those of each pass."""
+    right = [row for row in rows if row["status"] == "ok"]
+    ratios = {which: [row["over"]["unplanned"] for row in right if row["pass"] == which] for which in PASSES}
     both = [ratio for which in PASSES for ratio in ratios[which]]
     means = {which: round(geomean(found), 4) for which, found in {**ratios, "all": both}.items() if found}
     return {"unplanned_over_planned": means, "goal": GOAL}

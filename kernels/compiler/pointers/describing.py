@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from warpplan.kernels.compiler.analysis.capture import Obstacle
 from warpplan.kernels.compiler.analysis.value_flow import Definition
 from warpplan.kernels.compiler.pointers.outer_dimensions import ALIGNMENT, OuterDimension
 from warpplan.kernels.compiler.pointers.scalars.polynomials import Polynomial
@@ -21,7 +22,7 @@ from warpplan.kernels.compiler.pointers.scalars.scalar_values import ScalarReade
 from warpplan.kernels.compiler.pointers.scalars.scalar_writer import MOST_I32, ScalarWriter
 from warpplan.kernels.compiler.pointers.tensor_boxes import Dimension, TensorBox
 from warpplan.kernels.compiler.pointers.tma_loads import TmaLoad, pointer_loads
-from warpplan.kernels.compiler.pointers.tma_stores import ADD, STORE, TmaStore, pointer_stores
+from warpplan.kernels.compiler.pointers.tma_stores import ADD, STORE, KeptStore, TmaStore, pointer_stores
 from warpplan.kernels.compiler.ttgir.functions import replace_function
 from warpplan.kernels.compiler.ttgir.ir import IrOperation, Region
 from warpplan.kernels.compiler.ttgir.names import unique_names
@@ -46,26 +47,7 @@ class Unchanged:
     @property
     def told(self) -> str:
         """The reason, with what is at fault where that is elsewhere."""
-        elsewhere = f" ({self.operation}, {self.line})" if self.line and self.line != self.load else ""
-        return f"no TMA load can stand for it: {self.reason}{elsewhere}"
-
-
-@dataclass(frozen=True)
-class KeptWrite:
-    """A ``write`` of a product, a store or an addition, that stays as it is, at the source line ``at``; ``operation``
-    and ``line`` are what is at fault."""
-
-    write: str
-    at: str
-    reason: str
-    operation: str
-    line: str
-
-    @property
-    def told(self) -> str:
-        """The reason, with what is at fault where that is elsewhere."""
-        elsewhere = f" ({self.operation}, {self.line})" if self.line and self.line != self.at else ""
-        return f"TMA cannot {'store' if self.write == STORE else 'add'} it: {self.reason}{elsewhere}"
+        return f"no TMA load can stand for it: {self.reason}{_elsewhere(self.operation, self.line, self.load)}"
 
 
 @dataclass(frozen=True)
@@ -80,7 +62,7 @@ class Described:
     least: tuple[tuple[str, int], ...] = ()
     unchanged: tuple[Unchanged, ...] = ()
     stores: tuple[int, ...] = ()
-    kept: tuple[KeptWrite, ...] = ()
+    kept: tuple[Obstacle, ...] = ()
 
 
 def describe(text: str, *, nested: bool, stores: bool = False) -> Described:
@@ -101,10 +83,7 @@ def describe(text: str, *, nested: bool, stores: bool = False) -> Described:
     )
     writes = pointer_stores(function)
     stored = writes.found
-    kept = tuple(
-        KeptWrite(k.store.name, str(locations.of(k.store)), k.reason, k.at.name, str(locations.of(k.at)))
-        for k in writes.kept
-    )
+    kept = tuple(dict.fromkeys(_obstacle(each, locations) for each in writes.kept))
     there = tuple({_tile(each.box): each.bytes for each in stored if not each.adds}.values())
     written = [each for each in stored if stores or each.adds]
     if not loads.found and not written:
@@ -120,6 +99,17 @@ def describe(text: str, *, nested: bool, stores: bool = False) -> Described:
         for name, value in box.least:
             least[name[1:]] = max(value, least.get(name[1:], 0))
     return Described(str(module), lines, tuple(sorted(least.items())), unchanged, there, kept)
+
+
+def _obstacle(kept: KeptStore, locations: SourceLocations) -> Obstacle:
+    """Why TMA cannot do a store or an addition, with what is at fault where that is elsewhere."""
+    line, verb = str(locations.of(kept.store)), "store" if kept.store.name == STORE else "add"
+    where = _elsewhere(kept.at.name, str(locations.of(kept.at)), line)
+    return Obstacle(f"TMA cannot {verb} it: {kept.reason}{where}", kept.store.name, line)
+
+
+def _elsewhere(operation: str, at: str, line: str) -> str:
+    return f" ({operation}, {at})" if at and at != line else ""
 
 
 class _BoxWriter:

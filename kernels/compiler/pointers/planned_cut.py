@@ -97,7 +97,7 @@ def explained(captured: Captured, described: Described) -> Captured:
     return replace(
         captured, obstacles=tuple(dict.fromkeys(obstacles)), copied=ways,
         remarks=tuple(dict.fromkeys((*captured.remarks, *remarks))), stored_bytes=sum(described.stores),
-        stores_kept=tuple(dict.fromkeys(Obstacle(each.told, each.write, each.at) for each in described.kept)),
+        stores_kept=described.kept,
     )  # fmt: skip
 
 
