@@ -18,7 +18,8 @@ from typing import Any
 
 from bench_target import CARD
 from children import each
-from results_file import RESULTS, head, write
+from results_file import RESULTS, head
+from row_store import RowStore
 from time_statistics import geomean
 from tl_launch import ended
 
@@ -31,7 +32,8 @@ ROWS = (
 PASSES = ("forward", "backward")
 TOLERANCE = 1e-2
 GOAL = 1.10
-Job = tuple[tuple[int, int, int, int, str], str]
+Shape = tuple[int, int, int, int, str]
+Job = tuple[Shape, str]
 
 
 def compare_jobs(jobs: list[Job]) -> Iterator[dict[str, Any]]:
@@ -43,7 +45,7 @@ def compare_jobs(jobs: list[Job]) -> Iterator[dict[str, Any]]:
             yield ended(error)
 
 
-def compare(shape: tuple[int, int, int, int, str], which: str) -> dict[str, Any]:
+def compare(shape: Shape, which: str) -> dict[str, Any]:
     import torch
     from graph_timing import capture, interleaved, summary
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
@@ -121,19 +123,34 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--limit-s", type=float, default=400.0, help="start nothing later; what is done is kept")
     parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--only", nargs="+", metavar="SHAPE", help="such as 2x16x8192x128; others stay as recorded")
+    parser.add_argument("--fresh", action="store_true", help="forget the rows of an interrupted run")
     arguments = parser.parse_args()
     import torch
 
-    device, rows = torch.cuda.get_device_name(), []
+    out = arguments.out / f"flex_{CARD}.json"
+    store = RowStore(out, ("shape", "mask", "pass"), {"only": arguments.only}, fresh=arguments.fresh)
+    wanted = [
+        (shape, which) for shape in ROWS for which in PASSES if not arguments.only or named(shape) in arguments.only
+    ]
+    left = [job for job in wanted if (named(job[0]), job[0][-1], job[1]) not in store.rows()]
 
     def report(job: Job, result: dict[str, Any]) -> None:
         shape, which = job
-        rows.append({"kernel": "flex_attention", "shape": list(shape), "pass": which, "dtype": "bfloat16", **result})
-        print({key: value for key, value in rows[-1].items() if key not in ("times", "dtype")}, flush=True)
-        write(arguments.out / f"flex_{CARD}.json", {**head("flex", device), "summary": summarised(rows), "rows": rows})
+        if result["status"] != "skipped":
+            row = {"kernel": "flex_attention", "shape": named(shape), "mask": shape[-1], "pass": which, **result}
+            store.add(row)
+            print({key: value for key, value in row.items() if key != "times"}, flush=True)
 
-    jobs: list[Job] = [(shape, which) for shape in ROWS for which in PASSES]
-    each("bench_flex:compare_jobs", jobs, limit_s=LIMIT_S, until=time.monotonic() + arguments.limit_s, on_result=report)
+    until = time.monotonic() + arguments.limit_s
+    each("bench_flex:compare_jobs", left, limit_s=LIMIT_S, until=until, on_result=report)
+    rows, complete = store.beside_recorded(), len(store.rows()) == len(wanted)
+    store.write({**head("flex", torch.cuda.get_device_name()), "summary": summarised(rows)}, rows, complete=complete)
+    print(summarised(rows))
+
+
+def named(shape: Shape) -> str:
+    return "x".join(map(str, shape[:-1]))
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ EXPORTS = {
         "ShapeField",
         "ShapeOption",
     ),
-    "isolate": ("IsolatedResult", "Json", "run_isolated", "within"),
+    "isolate": ("Child", "IsolatedResult", "Json", "run_isolated", "within"),
     "isolated_jobs": ("each",),
     "plan_source": ("configuration", "default_profile"),
     "registry": ("*",),

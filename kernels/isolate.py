@@ -1,8 +1,8 @@
 """Run a function in a child process with a time limit. A crash, a hang or an exception is a result, never raised here.
 
-The child is a fresh interpreter in a session of its own: ``python -m warpplan.kernels.isolate FD``. It reads one JSON
-request from stdin and answers in JSON lines on descriptor FD, apart from stdout and stderr, which libraries write to as
-they like. A function that returns an iterator streams its items, and what was streamed outlives the child. A child
+The child is a fresh interpreter in a session of its own: ``python -m warpplan.kernels.isolate FD``. It reads requests,
+JSON lines, from stdin and answers in JSON lines on descriptor FD, apart from stdout and stderr, where libraries write
+as they like. A function that returns an iterator streams its items, and what was streamed outlives the child. A child
 whose parent is gone ends by itself.
 
 :func:`within` bounds a request to a service, in a thread of the same process. Training jobs import this module, so it
@@ -98,40 +98,103 @@ def run_isolated(
     ``on_item`` sees each item as it comes. ``stop`` is looked at ten times a second: once it says so the child is
     killed. The whole process group is killed at the end, also when this process is interrupted.
     """
-    begin = time.monotonic()
-    request = json.dumps({"target": target, "args": list(args), "kwargs": dict(kwargs or {})})
-    reader, writer = os.pipe()
-    items: list[Json] = []
-    with tempfile.TemporaryFile() as output:
+    with Child() as child:
+        result = child.call(
+            target, args, kwargs, time_limit_s=time_limit_s, start_limit_s=start_limit_s, on_item=on_item,
+            limit_after=limit_after, stop=stop,
+        )  # fmt: skip
+        if result.status in ("ok", "error"):
+            child.end()
+    return result
+
+
+class Child:
+    """A child process that takes one request after another, so that what it has imported serves them all. It starts at
+    once, and nothing waits for that. Leaving it kills its whole process group.
+
+    A child that crashed, was silent for too long or was stopped is killed there and then, and not ``alive`` any more.
+    """
+
+    def __init__(self) -> None:
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the child
+        self._reader, writer = os.pipe()
         try:
-            child = subprocess.Popen(
+            self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "warpplan.kernels.isolate", str(writer)],
                 stdin=subprocess.PIPE,
-                stdout=output,
+                stdout=self._output,
                 stderr=subprocess.STDOUT,
                 pass_fds=(writer,),
                 start_new_session=True,
                 env=_environment(),
             )
+        except BaseException:
+            os.close(self._reader)
+            self._output.close()
+            raise
         finally:
             os.close(writer)
+        self.alive = True
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.kill()
+
+    def call(
+        self,
+        target: str,
+        args: Sequence[Json] = (),
+        kwargs: Mapping[str, Json] | None = None,
+        *,
+        time_limit_s: float,
+        start_limit_s: float | None = None,
+        on_item: Callable[[Json], None] | None = None,
+        limit_after: Callable[[Json], float | None] | None = None,
+        stop: Callable[[], bool] | None = None,
+    ) -> IsolatedResult:
+        """What comes of one request: see :func:`run_isolated`, which is one call of a child of its own."""
+        begin = time.monotonic()
+        request = json.dumps({"target": target, "args": list(args), "kwargs": dict(kwargs or {})})
+        items: list[Json] = []
         try:
             # A child that dies at once closes its end early.
             with contextlib.suppress(BrokenPipeError):
-                assert child.stdin is not None
-                child.stdin.write(request.encode())
-                child.stdin.close()
-            listening = _ChildListener(reader, time_limit_s, items, on_item, limit_after, stop)
+                assert self._process.stdin is not None
+                self._process.stdin.write(request.encode() + b"\n")
+                self._process.stdin.flush()
+            listening = _ChildListener(self._reader, time_limit_s, items, on_item, limit_after, stop)
             status, value, reason = listening.listen(start_limit_s or time_limit_s)
-            if status not in ("timeout", "stopped"):
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    child.wait(EXIT_GRACE_S)
             if status == "crash":
-                reason = _death(child.poll(), output)
-        finally:
-            os.close(reader)
-            _kill(child)
-    return IsolatedResult(status, value, reason, time.monotonic() - begin, tuple(items))
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(EXIT_GRACE_S)
+                reason = _death(self._process.poll(), self._output)
+        except BaseException:
+            self.kill()
+            raise
+        if status not in ("ok", "error") or listening.garbled:
+            self.kill()
+        return IsolatedResult(status, value, reason, time.monotonic() - begin, tuple(items))
+
+    def end(self) -> None:
+        """Let the child end by itself, for a while."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError, subprocess.TimeoutExpired):
+            self._process.stdin.close()
+            self._process.wait(EXIT_GRACE_S)
+
+    def kill(self) -> None:
+        """Kill the child and whatever it has started."""
+        if not self.alive:
+            return
+        self.alive = False
+        _kill(self._process)
+        os.close(self._reader)
+        self._output.close()
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
 
 
 def _environment() -> dict[str, str]:
@@ -150,6 +213,8 @@ class _ChildListener:
     on_item: Callable[[Json], None] | None
     limit_after: Callable[[Json], float | None] | None
     stop: Callable[[], bool] | None
+    garbled: bool = False
+    """Whether what came was no message: what comes next may be none of the next request's."""
 
     def listen(self, limit_s: float) -> tuple[Status, Json, str]:
         """Collect the child's lines until it answers, closes its end, is silent for too long or is to stop."""
@@ -174,6 +239,7 @@ class _ChildListener:
                     else:
                         return "error", None, str(message["error"])
                 except (ValueError, KeyError, TypeError):
+                    self.garbled = True
                     return "error", None, f"the child answered with what is no message: {line[:80]!r}"
 
     def _wait(self, limit_s: float) -> str:
@@ -218,26 +284,26 @@ def _kill(child: subprocess.Popen[bytes]) -> None:
 
 
 def _answer(descriptor: int) -> None:
-    """The child's side."""
-    parent = os.getppid()
-    request = json.load(sys.stdin)
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    """The child's side: one request a line, until there are no more."""
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     with os.fdopen(descriptor, "w", buffering=1) as answers:
 
         def say(message: dict[str, Json]) -> None:
             answers.write(json.dumps(message) + "\n")
 
-        try:
-            module, _, name = request["target"].partition(":")
-            value = getattr(importlib.import_module(module), name)(*request["args"], **request["kwargs"])
-            if isinstance(value, Iterator):
-                for item in value:
-                    say({"item": item})
-                value = None
-            say({"value": value})
-        except Exception as error:
-            first = (str(error).splitlines() or [""])[0]
-            say({"error": f"{type(error).__name__}: {first}".rstrip(": ")})
+        for line in sys.stdin:
+            request = json.loads(line)
+            try:
+                module, _, name = request["target"].partition(":")
+                value = getattr(importlib.import_module(module), name)(*request["args"], **request["kwargs"])
+                if isinstance(value, Iterator):
+                    for item in value:
+                        say({"item": item})
+                    value = None
+                say({"value": value})
+            except Exception as error:
+                first = (str(error).splitlines() or [""])[0]
+                say({"error": f"{type(error).__name__}: {first}".rstrip(": ")})
 
 
 def _end_with(parent: int) -> None:

@@ -97,7 +97,7 @@ def test_the_best_of_the_list_is_kept_and_right(tmp_path: Path, monkeypatch: pyt
         raise AssertionError("a child was started")
 
     for module in (job_pool, trial_child):
-        monkeypatch.setattr(module, "run_isolated", refuse)
+        monkeypatch.setattr(module, "Child", refuse)
     monkeypatch.setattr(planned_module, "_tables", {})
     later = Product(kernels.gemm, configs())
     with planned(tmp_path):

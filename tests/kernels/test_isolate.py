@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from warpplan.kernels.isolate import run_isolated
+from warpplan.kernels.isolate import Child, run_isolated
 
 
 def test_a_value_comes_back_with_its_time() -> None:
@@ -144,6 +144,26 @@ def test_the_limit_after_one_item_may_be_another() -> None:
         "builtins:eval", [ONE_THEN_SLEEP], time_limit_s=60, limit_after=lambda item: 0.3 if item == 0 else None
     )
     assert (result.status, result.reason) == ("timeout", "no answer for 0.3 s: killed")
+
+
+def test_a_child_takes_one_request_after_another() -> None:
+    with Child() as child:
+        first = child.call("os:getpid", time_limit_s=30)
+        assert child.call("math:sqrt", [-1], time_limit_s=30).reason.startswith("ValueError: ")
+        streamed = child.call("builtins:eval", ["(x for x in (1, 2))"], time_limit_s=30)
+        assert (streamed.status, streamed.items) == ("ok", (1, 2))
+        assert child.call("os:getpid", time_limit_s=30).value == first.value
+        assert child.alive
+        assert child.call("time:sleep", [600], time_limit_s=0.5).status == "timeout"
+        assert not child.alive
+    assert not _runs(first.value)
+
+
+def test_a_child_that_answers_garbage_is_not_asked_again() -> None:
+    code = "import os, sys; os.write(int(sys.argv[1]), b'\\xff\\xfe not a message\\n')"
+    with Child() as child:
+        assert child.call("builtins:exec", [code], time_limit_s=30).status == "error"
+        assert not child.alive
 
 
 def test_a_child_ends_with_its_parent(tmp_path: Path) -> None:

@@ -11,5 +11,5 @@ EXPORTS = {
     "packed": ("*",),
     "planned": ("planned",),
     "progress": ("*",),
-    "trial": ("Bench",),
+    "trial": ("Bench", "rehearse"),
 }

@@ -7,6 +7,7 @@ for every kernel that is compared. Nothing here launches anything.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -219,9 +220,7 @@ def _filled(storage: dict[str, Json], seed: int, device: str, magnitude: float) 
     buffer = torch.full((size + 2 * GUARD_BYTES,), GUARD, dtype=torch.uint8, device=device)
     content = buffer[GUARD_BYTES : GUARD_BYTES + size]
     if storage["file"] is not None:
-        content.copy_(
-            torch.frombuffer(bytearray(Path(storage["file"]).read_bytes() or b"\0"), dtype=torch.uint8)[:size]
-        )
+        content.copy_(_sent(storage["file"], device)[:size])
         return buffer
     generator = torch.Generator(device=device).manual_seed(seed)
     typed = content[: size - size % dtype.itemsize].view(dtype)
@@ -232,6 +231,14 @@ def _filled(storage: dict[str, Json], seed: int, device: str, magnitude: float) 
     else:
         content.random_(0, 2 if dtype is torch.bool else 256, generator=generator)
     return buffer
+
+
+@functools.lru_cache(maxsize=4)
+def _sent(file: str, device: str) -> Tensor:
+    """The bytes of ``file``, which many copies begin with."""
+    import torch
+
+    return torch.frombuffer(bytearray(Path(file).read_bytes() or b"\0"), dtype=torch.uint8).to(device)
 
 
 def _name(dtype: Dtype) -> str:

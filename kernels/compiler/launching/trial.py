@@ -14,10 +14,13 @@ item, so that what was found outlives a child that is killed:
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import takewhile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warpplan.kernels.compiler.exceptions import CannotPlan, reason_of
@@ -281,6 +284,17 @@ def compare(reference: Copies, copies: Copies, number: str) -> None:
             raise Differs(
                 f"the {number} planned launch computes something else: {differing} of {right.numel()} numbers differ"
             )
+
+
+def rehearse() -> None:
+    """Compare two copies of a few numbers: torch loads its kernels where they are first used, and a trial that waits
+    for its candidates has the time."""
+    import torch
+
+    with tempfile.TemporaryDirectory(prefix="warpplan-") as folder, contextlib.suppress(Differs):
+        numbers = torch.zeros(64, dtype=torch.bfloat16, device="cuda")
+        described = arguments.describe({"numbers": numbers, "integers": numbers.int()}, set(), Path(folder))
+        compare(Copies(described), Copies(described, seed=1), "rehearsed")
 
 
 def _differ(a: Copies, b: Copies) -> bool:

@@ -121,7 +121,7 @@ def on_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The child's functions over Python functions for kernels, timed by how many there are."""
     timed: list[Any] = []
 
-    def times(benches: Json, planned: Json, *, warm_s: float = 0.5) -> dict[str, float]:
+    def times(benches: Json, planned: Json, *, warm_s: float = 0.2) -> dict[str, float]:
         timed.append(sorted(benches))
         return {str(number): 10.0 + number for number in benches}
 
@@ -202,7 +202,7 @@ def test_times_are_taken_on_shared_sets_in_turn(tmp_path: Path, monkeypatch: pyt
     launched: list[tuple[str, int]] = []
 
     def paired(candidates: Json, *, sets: int, rounds: int, warm_s: float, settle_s: float) -> dict[str, Any]:
-        assert (rounds, warm_s, settle_s) == (20, 0.5, 0.0)
+        assert (rounds, warm_s, settle_s) == (list_trial.ROUNDS, list_trial.WARM_S, 0.0)
         for name, call in candidates.items():
             for at in range(sets):
                 call(at)

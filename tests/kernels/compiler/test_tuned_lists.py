@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -134,27 +136,22 @@ class Children:
         self.compiled: list[Any] = []
         self.trials: list[Json] = []
 
-    def jobs(self, target: str, shared: Json, jobs: list[Json], *, time_limit_s: float) -> list[Json]:
-        assert json.loads(json.dumps([shared, jobs]))
+    def job(self, target: str, shared: Json, job: Json) -> Json:
+        assert json.loads(json.dumps([shared, job]))
         if target == list_jobs.COMPILE:
-            self.compiled += [(*named(job["kernel"]), strategy(job["scheme"])) for job in jobs]
-            return [json.loads(json.dumps(result)) for result in list_jobs.compile_all(shared, jobs)]
-        self.ranked += [named(job["kernel"]) for job in jobs]
-        found = []
-        for job in jobs:
-            mine = {key[-1]: us for key, us in self.predicted.items() if key[:3] == named(job["kernel"])}
-            order = sorted(mine, key=lambda s: mine[s])
-            found.append({
-                "strategies": [[None if s is None else s.to_json(), mine[s]] for s in order] or [[None, None]],
-                "obstacle": "" if set(mine) - {None} else "no loop loads anything",
-            })  # fmt: skip
-        return found
+            self.compiled.append((*named(job["kernel"]), strategy(job["scheme"])))
+            return json.loads(json.dumps(list_jobs.compile_job(shared, job)))
+        self.ranked.append(named(job["kernel"]))
+        mine = {key[-1]: us for key, us in self.predicted.items() if key[:3] == named(job["kernel"])}
+        order = sorted(mine, key=lambda s: mine[s])
+        return {
+            "strategies": [[None if s is None else s.to_json(), mine[s]] for s in order] or [[None, None]],
+            "obstacle": "" if set(mine) - {None} else "no loop loads anything",
+        }
 
-    def trial(self, target: str, args: list[Json], *, time_limit_s: float, start_limit_s: float) -> IsolatedResult:
-        request = trial_child.waited_for(args[0]["request"])
-        if request is None:
-            return IsolatedResult("ok", None, "", 1.0)
-        self.trials.append(request)
+    def trial(self, request: Json) -> IsolatedResult:
+        assert json.loads(json.dumps(request))
+        self.trials.append(json.loads(json.dumps(request)))
         items: list[Json] = [{"step": "start"}]
         right = list(request["right"])
         for number, candidate in enumerate(request["candidates"]):
@@ -185,6 +182,48 @@ class Children:
         return (*named(candidate["kernel"]), scheme)
 
 
+def pooled(work: Callable[[str, Json, Json], Json], size: int = 1) -> Callable[..., Any]:
+    """Stands for ``JobPool``: jobs are done where they are submitted."""
+
+    class Pool:
+        def __init__(self, prepare: str, profile: str, *, most: int, time_limit_s: float) -> None:
+            assert (prepare, time_limit_s) == (list_jobs.PREPARE, 60.0)
+            assert json.loads(profile)
+            self.size = min(size, most)
+
+        def __enter__(self) -> Pool:
+            return self
+
+        def __exit__(self, *exception: object) -> None:
+            pass
+
+        def submit(self, target: str, shared: Json, job: Json) -> Future[Json]:
+            answer: Future[Json] = Future()
+            answer.set_result(work(target, shared, job))
+            return answer
+
+    return Pool
+
+
+def trying(run: Callable[[Json], IsolatedResult]) -> Callable[..., Any]:
+    """Stands for ``TrialChild``."""
+
+    class Trial:
+        def __init__(self, device: int, time_limit_s: float) -> None:
+            self.run = run
+
+        def __enter__(self) -> Trial:
+            return self
+
+        def __exit__(self, *exception: object) -> None:
+            pass
+
+        def another(self) -> Trial:
+            return self
+
+    return Trial
+
+
 def named(kernel: Json) -> tuple[int, int, int]:
     """(BM, BN, warps) of a packed kernel."""
     descriptors = [kind for kind in kernel["signature"].values() if str(kind).startswith("tensordesc")]
@@ -200,8 +239,8 @@ def strategy(value: Json | None) -> HopperStrategy | None:
 def children(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Children]:
     def install(predicted: dict[Any, float], us: dict[Any, Any] | None = None) -> Children:
         stand_in = Children(predicted, us or {})
-        monkeypatch.setattr(list_decide, "run_jobs", stand_in.jobs)
-        monkeypatch.setattr(trial_child, "run_isolated", stand_in.trial)
+        monkeypatch.setattr(list_decide, "JobPool", pooled(stand_in.job))
+        monkeypatch.setattr(list_decide, "TrialChild", trying(stand_in.trial))
         return stand_in
 
     return install
@@ -213,7 +252,7 @@ def no_children(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         raise AssertionError("a child was started")
 
     def install() -> None:
-        for module, name in ((list_decide, "run_jobs"), (trial_child, "run_isolated"), (decide, "run_isolated")):
+        for module, name in ((list_decide, "JobPool"), (list_decide, "TrialChild"), (decide, "run_isolated")):
             monkeypatch.setattr(module, name, refuse)
 
     return install
@@ -337,15 +376,12 @@ def test_a_plan_that_does_not_compile_is_replaced_by_the_next(
 ) -> None:
     tried = children(PREDICTED, TIMES)
 
-    def jobs(target: str, shared: Json, jobs: list[Json], *, time_limit_s: float) -> list[Json]:
-        found = tried.jobs(target, shared, jobs, time_limit_s=time_limit_s)
-        return [
-            {"reason": "out of resource"} if strategy(job.get("scheme")) == TWO else result
-            for job, result in zip(jobs, found, strict=True)
-        ]
+    def job(target: str, shared: Json, job: Json) -> Json:
+        found = tried.job(target, shared, job)
+        return {"reason": "out of resource"} if strategy(job.get("scheme")) == TWO else found
 
     monkeypatch.setattr(list_choice, "MOST_PLANNED", 1)
-    monkeypatch.setattr(list_decide, "run_jobs", jobs)
+    monkeypatch.setattr(list_decide, "JobPool", pooled(job))
     tuner = tuned([config(SMALL), config(WIDE)])
     with planned(tmp_path, background=False):
         launch(tuner)
@@ -398,19 +434,15 @@ def test_a_configuration_of_too_many_warps_is_tried_as_it_is_and_may_win(
     """No strategy is compared with it, for nothing predicts it: its time does."""
     wide = (128, 64, 16)
     tried = children(PREDICTED, {**TIMES, (*wide, None): 9.0})
-    jobs, answers = list_decide.run_jobs, []
+    answers = []
 
-    def ranked(target: str, shared: Json, given: list[Json], **options: Any) -> list[Json]:
-        found = jobs(target, shared, given, **options)
-        if target == list_jobs.COMPILE:
-            return found
-        mine = [i for i, job in enumerate(given) if named(job["kernel"]) == wide]
-        for i, result in zip(mine, list_jobs.rank_all(shared, [given[i] for i in mine]), strict=True):
-            found[i] = result
-            answers.append(result)
-        return found
+    def job(target: str, shared: Json, job: Json) -> Json:
+        if target == list_jobs.COMPILE or named(job["kernel"]) != wide:
+            return tried.job(target, shared, job)
+        answers.append(list_jobs.rank(shared, job))
+        return answers[-1]
 
-    monkeypatch.setattr(list_decide, "run_jobs", ranked)
+    monkeypatch.setattr(list_decide, "JobPool", pooled(job))
     with planned(tmp_path, background=False):
         launch(tuned([config(SMALL), config(WIDE), config(WIDE, warps=16)]))
     (answer,) = answers
@@ -427,17 +459,17 @@ def test_a_configuration_that_cannot_be_ranked_stays_as_it_is(
     seen: list[Json] = []
     tried = children(PREDICTED, TIMES)
 
-    def jobs(target: str, shared: Json, given: list[Json], **options: Any) -> list[Json]:
-        if target != list_jobs.COMPILE and not seen:
+    def job(target: str, shared: Json, job: Json) -> Json:
+        if target != list_jobs.COMPILE:
             with monkeypatch.context() as patch:
                 patch.setattr(hopper_ranking, "rank", unsolvable)
-                seen.extend(list_jobs.rank_all(shared, given))
-        return tried.jobs(target, shared, given, **options)
+                seen.append(list_jobs.rank(shared, job))
+        return tried.job(target, shared, job)
 
     def unsolvable(*args: Any, **options: Any) -> Any:
         raise InvalidGraph("operation 'acc' has issue -1")
 
-    monkeypatch.setattr(list_decide, "run_jobs", jobs)
+    monkeypatch.setattr(list_decide, "JobPool", pooled(job))
     with planned(tmp_path, background=False):
         launch(tuned([config(SMALL), config(WIDE)]))
     obstacle = "InvalidGraph: operation 'acc' has issue -1"
@@ -653,7 +685,7 @@ def test_hooks_of_the_users_own_are_run_around_what_is_described(
     with planned(tmp_path, background=False):
         launch(tuner)
     assert tried.trials[0]["resets"]["integers"]
-    assert len(seen) == 3 * len(TIMES)
+    assert len(seen) == 3 * 2, "once for each configuration"
     assert {tuple(seen[i : i + 3]) for i in range(0, len(seen), 3)} == {
         (("before", bm), "described", ("after", bm)) for bm in (64, 128)
     }
@@ -694,8 +726,8 @@ def test_a_list_in_which_nothing_can_be_planned_is_left_to_triton_for_good(
 def test_children_that_rank_nothing_are_not_remembered(
     machine: Machine, tuned: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(list_decide, "run_jobs", lambda t, s, jobs, **k: [{"reason": "killed by SIGKILL"}] * len(jobs))
-    monkeypatch.setattr(trial_child, "run_isolated", lambda *a, **k: IsolatedResult("ok", None, "", 1.0))
+    monkeypatch.setattr(list_decide, "JobPool", pooled(lambda *job: {"reason": "killed by SIGKILL"}))
+    monkeypatch.setattr(list_decide, "TrialChild", trying(lambda request: IsolatedResult("ok", None, "", 1.0)))
     tuner = tuned([config(SMALL), config(WIDE)])
     said = r"could be ranked: configuration \d and 1 more: killed by SIGKILL"
     with planned(tmp_path, background=False), pytest.warns(PlanWarning, match=said):
@@ -763,39 +795,86 @@ def test_real_children_decide_by_prediction(
     assert json.dumps(decided(tmp_path), sort_keys=True) == first
 
 
+def test_idle_cores_compile_configurations_as_they_are_while_others_rank(
+    machine: Machine, tuned: Any, children: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for size in (2, 16):
+        planned_module._tables.clear()
+        tried = children(PREDICTED, TIMES)
+        monkeypatch.setattr(list_decide, "JobPool", pooled(tried.job, size))
+        with planned(tmp_path / str(size), background=False):
+            launch(tuned([config(SMALL), config(WIDE)]))
+        assert len(tried.compiled) == len(set(tried.compiled)) == len(PREDICTED), "each once"
+        assert [scheme for *_, scheme in tried.compiled[:2]].count(None) == 2
+        found.append(decided(tmp_path / str(size)))
+    assert found[0] == found[1], "the same on every machine"
+
+
 def test_a_job_that_kills_its_child_costs_its_own_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "deadly_jobs.py").write_text(
         "import os, time\n"
-        "def run(shared, jobs):\n"
-        "    for job in jobs:\n"
-        "        if job['do'] == 'die': os.abort()\n"
-        "        if job['do'] == 'hang': time.sleep(600)\n"
-        "        yield {'done': job['number'] + shared['add']}\n"
+        "prepared = []\n"
+        "def prepare(number):\n"
+        "    prepared.append(number)\n"
+        "def run(job, number):\n"
+        "    if job == 'die': os.abort()\n"
+        "    if job == 'hang': time.sleep(600)\n"
+        "    if job == 'raise': raise ValueError('no such job')\n"
+        "    return {'done': number + 10, 'prepared': prepared == [7]}\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(job_pool, "IMPORT_S", 5.0)
-    jobs = [{"do": do, "number": i} for i, do in enumerate(["work", "die", "work", "hang", "work", "work"])]
-    found = job_pool.run_jobs("deadly_jobs:run", {"add": 10}, jobs, time_limit_s=1.0)
-    assert [result.get("done") for result in found] == [10, None, 12, None, 14, 15]
+    jobs = ["work", "die", "work", "hang", "raise", "work", "work"]
+    with job_pool.JobPool("deadly_jobs:prepare", 7, most=2, time_limit_s=1.0) as pool:
+        found = [answer.result() for answer in [pool.submit("deadly_jobs:run", do, i) for i, do in enumerate(jobs)]]
+    assert [result.get("done") for result in found] == [10, None, 12, None, None, 15, 16]
+    assert all(result["prepared"] for result in found if "done" in result)
     assert "SIGABRT" in found[1]["reason"]
     assert "no answer" in found[3]["reason"]
+    assert found[4]["reason"] == "ValueError: no such job"
 
 
-def test_a_child_waits_for_its_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "waiting_trial.py").write_text(
-        "from warpplan.kernels.compiler.launching.autotuned.trial_child import waited_for\n"
-        "def run(place):\n"
-        "    request = waited_for(place['request'])\n"
-        "    if request is not None:\n"
-        "        yield {'step': 'times', 'us': request['us'], 'device': place['device']}\n"
+def test_a_pool_that_is_left_gives_its_jobs_up(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    write = f"open({str(file)!r}, 'w').write(str(__import__('os').getpid())) and __import__('time').sleep(600)"
+    with job_pool.JobPool("os:getpid", most=1, time_limit_s=60.0) as pool:
+        given_up = pool.submit("builtins:eval", write)
+        until = time.monotonic() + 60
+        while not (file.exists() and file.read_text()) and time.monotonic() < until:
+            time.sleep(0.02)
+    assert "stopped" in given_up.result(30)["reason"]
+    stat = Path(f"/proc/{file.read_text()}/stat")
+    while stat.exists() and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not stat.exists()
+
+
+def test_a_trial_opens_the_gpu_before_it_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "opening_trial.py").write_text(
+        "import time\n"
+        "opened = []\n"
+        "def open_gpu(device):\n"
+        "    if device > 3: raise RuntimeError('no such GPU')\n"
+        "    opened.append(device)\n"
+        "def run(request):\n"
+        "    yield {'step': 'times', 'us': request['us'], 'opened': opened}\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(trial_child, "TRIAL", "waiting_trial:run")
+    monkeypatch.setattr(trial_child, "OPEN", "opening_trial:open_gpu")
+    monkeypatch.setattr(trial_child, "TRIAL", "opening_trial:run")
     with trial_child.TrialChild(3, 30.0) as child:
         result = child.run({"us": {"0": 5.0}})
-    assert result.items == ({"step": "times", "us": {"0": 5.0}, "device": 3},)
+        with child.another() as another:
+            assert another.run({"us": {}}).items[0]["opened"] == [3]
+    assert result.items == ({"step": "times", "us": {"0": 5.0}, "opened": [3]},)
+    with trial_child.TrialChild(4, 30.0) as child:
+        refused = child.run({"us": {}})
+    assert (refused.status, refused.reason) == ("error", "RuntimeError: no such GPU")
     with trial_child.TrialChild(3, 30.0) as child:
         pass
     child._thread.join(60)
-    assert not child._thread.is_alive()
-    assert child._results[0].status == "ok"
+    assert child._child is not None
+    until = time.monotonic() + 60
+    while child._child.alive and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not child._child.alive

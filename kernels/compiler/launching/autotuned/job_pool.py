@@ -1,16 +1,26 @@
-"""Jobs in children on all cores, each with a time limit; one that hangs or crashes costs its own result alone."""
+"""Jobs in children on many cores, each with a time limit; one that hangs or crashes costs its own result alone.
+
+Children start at once and take jobs as they come, so that what they import is imported once, while whoever has jobs
+for them is still finding out which.
+"""
 
 from __future__ import annotations
 
 import os
+import queue
+import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
+from types import TracebackType
 
-from warpplan.kernels.isolate import run_isolated
+from warpplan.kernels.compiler.exceptions import CannotPlan, reason_of
+from warpplan.kernels.isolate import Child
 from warpplan.kernels.triton_types import Json
 
 IMPORT_S = 60.0
-"""Seconds by the clock that a child may take to start, beside its first job. Chosen by hand."""
+"""Seconds by the clock that a child may take to start and prepare itself. Chosen by hand."""
+
+Job = tuple[str, Sequence[Json], "Future[dict[str, Json]]"]
 
 
 def cores() -> int:
@@ -18,33 +28,66 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def run_jobs(
-    target: str, shared: dict[str, Json], jobs: Sequence[dict[str, Json]], *, time_limit_s: float
-) -> list[dict[str, Json]]:
-    """``target`` ("module:function") takes ``shared`` and a list of jobs and yields a dict for each; one for each of
-    ``jobs`` comes back, in their order.
+class JobPool:
+    """At most ``most`` children, no more than there are cores, until it is left: what they are at is then given up.
+    Each first calls ``prepare`` ("module:function", then its arguments), whose answer nobody waits for."""
 
-    A child that dies, or is silent for ``time_limit_s``, gives ``{"reason"}`` for the job that it was at, and another
-    child goes on with the next. The first jobs are begun first, on whichever core.
-    """
-    results: list[dict[str, Json]] = [{} for _ in jobs]
+    def __init__(self, *prepare: Json, most: int, time_limit_s: float) -> None:
+        self.size = max(1, min(cores(), most))
+        self._prepare, self._time_limit_s = prepare, time_limit_s
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._left = threading.Event()
 
-    def work(indices: list[int]) -> None:
-        while indices:
-            child = run_isolated(
-                target, [shared, [jobs[index] for index in indices]],
-                time_limit_s=time_limit_s, start_limit_s=IMPORT_S + time_limit_s,
-            )  # fmt: skip
-            done = min(len(child.items), len(indices))
-            for index, item in zip(indices, child.items, strict=False):
-                results[index] = item
-            if done < len(indices):
-                results[indices[done]] = {"reason": child.reason or "the child ended without an answer"}
-                done += 1
-            indices = indices[done:]
+    def __enter__(self) -> JobPool:
+        for _ in range(self.size):
+            threading.Thread(target=self._work, name="warpplan-jobs", daemon=True).start()
+        return self
 
-    workers = max(1, min(cores(), len(jobs)))
-    with ThreadPoolExecutor(workers) as pool:
-        for future in [pool.submit(work, list(range(w, len(jobs), workers))) for w in range(workers)]:
-            future.result()
-    return results
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._left.set()
+        for _ in range(self.size):
+            self._jobs.put(None)
+
+    def submit(self, target: str, *arguments: Json) -> Future[dict[str, Json]]:
+        """What ``target`` ("module:function") answers, a dict; ``{"reason"}`` where its child dies or is silent for too
+        long. Jobs are begun in the order in which they are submitted."""
+        answer: Future[dict[str, Json]] = Future()
+        self._jobs.put((target, arguments, answer))
+        return answer
+
+    def _work(self) -> None:
+        child = self._started()
+        try:
+            while (job := self._jobs.get()) is not None:
+                target, arguments, answer = job
+                if child is None or not child.alive:
+                    child = self._started()
+                answer.set_result(self._answer(child, target, arguments))
+        finally:
+            if child is not None:
+                child.kill()
+
+    def _answer(self, child: Child | None, target: str, arguments: Sequence[Json]) -> dict[str, Json]:
+        if child is None or not child.alive:
+            return {"reason": "no child could be started"}
+        try:
+            limit_s = self._time_limit_s
+            result = child.call(target, arguments, time_limit_s=limit_s, stop=self._left.is_set)
+        except Exception as error:
+            return {"reason": reason_of(error, CannotPlan)}
+        if result.status != "ok":
+            return {"reason": result.reason or "the child ended without an answer"}
+        found: dict[str, Json] = result.value
+        return found
+
+    def _started(self) -> Child | None:
+        """A child that is prepared, where one can be started now."""
+        try:
+            child = Child()
+        except OSError:
+            return None
+        target, *arguments = self._prepare
+        child.call(target, arguments, time_limit_s=IMPORT_S, stop=self._left.is_set)
+        return child

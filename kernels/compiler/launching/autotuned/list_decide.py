@@ -11,19 +11,29 @@ import json
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from concurrent.futures import as_completed
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from warpplan.kernels.compiler.background.launch_comparison import GAIN
 from warpplan.kernels.compiler.exceptions import CannotPlan, by_reason, reason_of
 from warpplan.kernels.compiler.launching import progress
 from warpplan.kernels.compiler.launching.arguments import describe
-from warpplan.kernels.compiler.launching.autotuned.front_end import FrontEnd, front_end
-from warpplan.kernels.compiler.launching.autotuned.job_pool import cores, run_jobs
-from warpplan.kernels.compiler.launching.autotuned.list_choice import Candidate, ranked, to_try, within_bounds
+from warpplan.kernels.compiler.launching.autotuned.front_end import front_end
+from warpplan.kernels.compiler.launching.autotuned.job_pool import JobPool, cores
+from warpplan.kernels.compiler.launching.autotuned.list_choice import (
+    MOST_PLANNED,
+    MOST_STORING,
+    MOST_UNPLANNED,
+    Candidate,
+    ranked,
+    to_try,
+    within_bounds,
+)
 from warpplan.kernels.compiler.launching.autotuned.list_decisions import ListDecision, ListFolder, ListSituation, Tried
 from warpplan.kernels.compiler.launching.autotuned.list_extend import extended
-from warpplan.kernels.compiler.launching.autotuned.list_jobs import COMPILE, RANK
+from warpplan.kernels.compiler.launching.autotuned.list_jobs import PREPARE, RANK
+from warpplan.kernels.compiler.launching.autotuned.listed import ListCompiles, Listed, front_of, rank_job
 from warpplan.kernels.compiler.launching.autotuned.trial_child import TrialChild
 from warpplan.kernels.compiler.launching.autotuned.tuner_calls import KnownTimings, TunedLaunch, resets_of
 from warpplan.kernels.compiler.launching.decide import MOST_CHILDREN, Decider
@@ -39,29 +49,6 @@ HOPPER = 9
 """Major compute capability of the GPUs whose predictions compare between tiles."""
 CANNOT_COMPILE = ("CompilationError", "CompileTimeAssertionFailure", "OutOfResources", "PTXASError")
 """Errors of Triton's, by the name of their class or of one that it is made of, that drop one configuration."""
-
-
-@dataclass(frozen=True)
-class Listed:
-    """One configuration of the list: its ``call`` and what the front end makes of it, ``None`` with the ``reason``
-    where it does not compile."""
-
-    config: TunerConfig
-    call: Call
-    front: FrontEnd | None
-    reason: str = ""
-
-    @property
-    def bound_us(self) -> float | None:
-        return None if self.front is None else self.front.bound_us
-
-    @property
-    def alike(self) -> str:
-        """Equal for configurations that differ in nothing but what a strategy sets by itself."""
-        if self.front is None:
-            return ""
-        options = {k: v for k, v in self.front.packed["options"].items() if k not in ("num_warps", "num_stages")}
-        return json.dumps([self.front.packed["text"], options, self.front.grid], default=str, sort_keys=True)
 
 
 class ListDecider:
@@ -111,17 +98,32 @@ class ListDecider:
         known: KnownTimings,
     ) -> ListDecision:  # fmt: skip
         """``own`` are the list's own, the others were added."""
+        from triton.runtime.cache import triton_key
+
         profile, device = self._decider.predicts_with(situation.device)
-        listed = [self._listed(launch, config, profile, device) for config in configs]
-        bounds = [each.bound_us for each in listed]
-        chosen = within_bounds(bounds, known)
-        if not chosen:
-            raise CannotPlan(f"no configuration of its list compiles: {listed[0].reason}")
-        shared: dict[str, Json] = {"device": device.name, "profile": codec.to_json(profile)}
-        with self._trial_child(listed[0].call) as child:
-            limit_s = self._decider.time_limit_s
-            jobs = [_rank_job(listed[index]) for index in chosen]
-            results = dict(zip(chosen, run_jobs(RANK, shared, jobs, time_limit_s=limit_s), strict=True))
+        first = self._listed(launch, configs[0], profile, device)  # raises where nothing can be planned in it
+        most = max(len(configs), MOST_PLANNED + MOST_STORING) + min(len(configs), MOST_UNPLANNED)
+        limit_s, text = self._decider.time_limit_s, json.dumps(codec.to_json(profile))
+        with self._trial_child(first.call) as child, JobPool(PREPARE, text, most=most, time_limit_s=limit_s) as pool:
+            listed = [first, *(self._listed(launch, config, profile, device) for config in configs[1:])]
+            bounds = [each.bound_us for each in listed]
+            chosen = within_bounds(bounds, known)
+            if not chosen:
+                raise CannotPlan(f"no configuration of its list compiles: {listed[0].reason}")
+            shared: dict[str, Json] = {"device": device.name, "profile": text}
+            ranking = {pool.submit(RANK, shared, rank_job(listed[index])): index for index in chosen}
+            compiles = ListCompiles(pool, listed, {"device": device.name, "cache": str(self._decider.cache)})
+            # Cores that would idle compile meanwhile what will hardly be left out.
+            idle = max(0, pool.size - len(chosen)) if child is not None and known.winner is None else 0
+            compiles.submit([Candidate(index, None, 0.0) for index in chosen[: min(idle, MOST_UNPLANNED)]])
+            triton_key()  # the launch itself will need it, once a process
+            found: dict[int, dict[str, Json]] = {}
+            for job in as_completed(ranking):
+                found[ranking[job]] = job.result()
+                if idle:
+                    best = ranked({ranking[job]: job.result()}, bounds, known)[:1]
+                    compiles.submit([c for c in best if c.scheme is not None])
+            results = {index: found[index] for index in chosen}
             candidates = ranked(results, bounds, known)
             if not any(candidate.scheme is not None for candidate in candidates):
                 said = [(f"configuration {i}", r.get("reason") or r["obstacle"]) for i, r in results.items()]
@@ -130,8 +132,8 @@ class ListDecider:
                     raise CannotPlan(f"no configuration of its list could be ranked: {reason}")
                 return ListDecision(situation, None, reason=reason)
             if child is None:
-                return self._predicted(situation, listed, candidates)
-            return self._tried(situation, launch, listed, own, candidates, known, child)
+                return self._predicted(situation, listed, candidates, compiles)
+            return self._tried(situation, launch, listed, own, candidates, known, child, compiles)
 
     def _trial_child(self, call: Call) -> contextlib.AbstractContextManager[TrialChild | None]:
         if not self._decider.measures:
@@ -149,19 +151,12 @@ class ListDecider:
                 raise
             return Listed(config, call, None, reason_of(error, CannotPlan))
 
-    def _compiled(
-        self, listed: Sequence[Listed], wanted: Sequence[Candidate], situation: ListSituation
-    ) -> dict[Candidate, Json]:
-        """Files of each of ``wanted`` that compiles, or ``{"reason"}``."""
-        shared = {"device": self._decider.predicts_with(situation.device)[1].name, "cache": str(self._decider.cache)}
-        jobs = [
-            {"kernel": _front(listed[c.config]).packed, "scheme": None if c.scheme is None else c.scheme.to_json()}
-            for c in wanted
-        ]  # fmt: skip
-        return dict(zip(wanted, run_jobs(COMPILE, shared, jobs, time_limit_s=self._decider.time_limit_s), strict=True))
-
     def _predicted(
-        self, situation: ListSituation, listed: Sequence[Listed], candidates: Sequence[Candidate]
+        self,
+        situation: ListSituation,
+        listed: Sequence[Listed],
+        candidates: Sequence[Candidate],
+        compiles: ListCompiles,
     ) -> ListDecision:
         """The candidate of the least predicted time that compiles; as many at once as there are cores."""
         at_once = cores()
@@ -169,7 +164,7 @@ class ListDecider:
             some = candidates[start : start + at_once]
             # Its first launch is of the kernel as it is: compiled meanwhile.
             itself = [replace(some[0], scheme=None)]
-            compiled = self._compiled(listed, list(dict.fromkeys([*some, *itself])), situation)
+            compiled = compiles.files([*some, *itself])
             for candidate in some:
                 files = compiled[candidate]
                 if "reason" not in files:
@@ -179,7 +174,7 @@ class ListDecider:
 
     def _tried(
         self, situation: ListSituation, launch: TunedLaunch, listed: Sequence[Listed], own: int,
-        candidates: Sequence[Candidate], known: KnownTimings, child: TrialChild,
+        candidates: Sequence[Candidate], known: KnownTimings, child: TrialChild, compiles: ListCompiles,
     ) -> ListDecision:  # fmt: skip
         planned, unplanned, spare = to_try(candidates, [each.alike for each in listed], known)
         as_they_are = [c for c in candidates if c.scheme is None]
@@ -187,16 +182,35 @@ class ListDecider:
         added = any(c.config >= own for c in (*planned, *unplanned, *spare))
         first = [c for c in as_they_are if c.config < own][:1] if added else []
         wanted = _with_references([*first, *unplanned], planned, as_they_are)
-        files = self._compiled(listed, wanted, situation)
-        if replacing := spare[: sum("reason" in files[c] for c in planned)]:
-            more = _with_references([], replacing, as_they_are)
-            wanted = list(dict.fromkeys([*wanted, *more]))
-            files |= self._compiled(listed, [c for c in more if c not in files], situation)
-        as_it_is = {c.config: files[c] for c in wanted if c.scheme is None and "reason" not in files[c]}
-        run = [c for c in wanted if c.config in as_it_is and "reason" not in files[c]]
-        refused = {c: str(files[c]["reason"]) for c in wanted if "reason" in files[c]}
+        compiles.submit(wanted)
         self._decider.finish_work(listed[0].call.device)
-        us, failed = self._timed(launch, listed, own, run, as_it_is, files, child)
+        with tempfile.TemporaryDirectory(prefix="warpplan-") as folder:
+            launches: dict[int, dict[str, Json]] = {}
+            self._describe(launch, listed, wanted, Path(folder), launches)
+            files = compiles.files(wanted)
+            if replacing := spare[: sum("reason" in files[c] for c in planned)]:
+                wanted = list(dict.fromkeys([*wanted, *_with_references([], replacing, as_they_are)]))
+                files = compiles.files(wanted)
+                self._describe(launch, listed, wanted, Path(folder), launches)
+            as_it_is = {c.config: files[c] for c in wanted if c.scheme is None and "reason" not in files[c]}
+            run = [c for c in wanted if c.config in as_it_is and "reason" not in files[c]]
+            refused = {c: str(files[c]["reason"]) for c in wanted if "reason" in files[c]}
+            storages = [launches[c.config]["arguments"]["storages"] for c in run]
+            if any(other != storages[0] for other in storages):
+                raise CannotPlan("its configurations are launched on different memory: their hooks replace tensors")
+            request: dict[str, Json] = {
+                "candidates": [
+                    {
+                        "kernel": {**front_of(listed[c.config]).packed, "compiled": as_it_is[c.config]},
+                        "launch": launches[c.config], "planned": None if c.scheme is None else files[c],
+                        "against": 0 if c.scheme is None and c.config >= own else None,
+                    }
+                    for c in run
+                ],
+                "resets": asdict(resets_of(launch.tuner)), "right": [], "dropped": [],
+            }  # fmt: skip
+            self._decider.finish_work(listed[0].call.device)
+            us, failed = self._timed(request, run, child)
         reasons = {**refused, **failed}
         tried = tuple(Tried(c.config, c.scheme, us.get(c), reasons.get(c, "")) for c in wanted)
         right = [c for c in run if c in us]
@@ -211,69 +225,58 @@ class ListDecider:
         return ListDecision(situation, chosen.config, chosen.scheme, "", tried)
 
     def _timed(
-        self, launch: TunedLaunch, listed: Sequence[Listed], own: int, run: Sequence[Candidate],
-        as_it_is: dict[int, Json], files: dict[Candidate, Json], child: TrialChild,
-    ) -> tuple[dict[Candidate, float], dict[Candidate, str]]:  # fmt: skip
-        """Median microseconds of those that are right, and why others are not. Raises :class:`MeasurementFailed`."""
-        with tempfile.TemporaryDirectory(prefix="warpplan-") as folder:
-            launches = {c: self._described(launch, listed[c.config], Path(folder)) for c in run}
-            storages = [each["arguments"]["storages"] for each in launches.values()]
-            if any(other != storages[0] for other in storages):
-                raise CannotPlan("its configurations are launched on different memory: their hooks replace tensors")
-            request: dict[str, Json] = {
-                "candidates": [
-                    {
-                        "kernel": {**_front(listed[c.config]).packed, "compiled": as_it_is[c.config]},
-                        "launch": launches[c], "planned": None if c.scheme is None else files[c],
-                        "against": 0 if c.scheme is None and c.config >= own else None,
-                    }
-                    for c in run
-                ],
-                "resets": asdict(resets_of(launch.tuner)), "right": [], "dropped": [],
-            }  # fmt: skip
-            failed: dict[Candidate, str] = {}
+        self, request: dict[str, Json], run: Sequence[Candidate], child: TrialChild
+    ) -> tuple[dict[Candidate, float], dict[Candidate, str]]:
+        """Median microseconds of those of ``run``, which ``request`` is about, that are right, and why others are not.
+        Raises :class:`MeasurementFailed`."""
+        failed: dict[Candidate, str] = {}
 
-            def drop(number: int, reason: str) -> None:
-                """Out, and with a configuration as it is all that would be compared with it."""
-                gone = run[number]
-                for other, candidate in enumerate(run):
-                    if other == number or (gone.scheme is None and candidate.config == gone.config):
-                        request["dropped"].append(other)
-                        failed.setdefault(candidate, reason)
+        def drop(number: int, reason: str) -> None:
+            """Out, and with a configuration as it is all that would be compared with it."""
+            gone = run[number]
+            for other, candidate in enumerate(run):
+                if other == number or (gone.scheme is None and candidate.config == gone.config):
+                    request["dropped"].append(other)
+                    failed.setdefault(candidate, reason)
 
-            reason = ""
-            for attempt in range(MOST_CHILDREN):
-                if attempt == 0:
-                    result = child.run(request)
-                else:
-                    with TrialChild(listed[0].call.device, self._decider.time_limit_s) as another:
-                        result = another.run(request)
-                reason = result.reason
-                timed: dict[Candidate, float] | None = None
-                for item in result.items:
-                    if item["step"] == "right":
-                        request["right"].append(item["candidate"])
-                    elif item["step"] == "failed":
-                        drop(item["candidate"], item["reason"])
-                    elif item["step"] == "untimed":
-                        failed[run[item["candidate"]]] = item["reason"]
-                    elif item["step"] == "times":
-                        timed = (timed or {}) | {run[int(number)]: us for number, us in item["us"].items()}
-                if timed is not None:
-                    return timed, failed
-                last: dict[str, Json] = result.items[-1] if result.items else {"step": ""}
-                if last["step"] != "check":
-                    break
-                drop(last["candidate"], reason)
-            raise MeasurementFailed(f"its list could not be tried: {reason}")
+        reason = ""
+        for attempt in range(MOST_CHILDREN):
+            if attempt == 0:
+                result = child.run(request)
+            else:
+                with child.another() as another:
+                    result = another.run(request)
+            reason = result.reason
+            timed: dict[Candidate, float] | None = None
+            for item in result.items:
+                if item["step"] == "right":
+                    request["right"].append(item["candidate"])
+                elif item["step"] == "failed":
+                    drop(item["candidate"], item["reason"])
+                elif item["step"] == "untimed":
+                    failed[run[item["candidate"]]] = item["reason"]
+                elif item["step"] == "times":
+                    timed = (timed or {}) | {run[int(number)]: us for number, us in item["us"].items()}
+            if timed is not None:
+                return timed, failed
+            last: dict[str, Json] = result.items[-1] if result.items else {"step": ""}
+            if last["step"] != "check":
+                break
+            drop(last["candidate"], reason)
+        raise MeasurementFailed(f"its list could not be tried: {reason}")
 
-    def _described(self, launch: TunedLaunch, listed: Listed, folder: Path) -> dict[str, Json]:
-        """The launch of one configuration as another process can make it."""
-        with launch.hooked(listed.config):
-            call = launch.call(listed.config)
-            constants = {p.name for p in call.jit.params if p.is_constexpr}
-            arguments = describe(call.arguments, constants, folder)
-        return {"arguments": arguments, "grid": list(call.grid), "device": call.device}
+    @staticmethod
+    def _describe(
+        launch: TunedLaunch, listed: Sequence[Listed], wanted: Sequence[Candidate], folder: Path,
+        launches: dict[int, dict[str, Json]],
+    ) -> None:  # fmt: skip
+        """Add to ``launches`` those of the configurations of ``wanted``, as another process can make them."""
+        for config in dict.fromkeys(c.config for c in wanted if c.config not in launches):
+            with launch.hooked(listed[config].config):
+                call = launch.call(listed[config].config)
+                constants = {p.name for p in call.jit.params if p.is_constexpr}
+                arguments = describe(call.arguments, constants, folder)
+            launches[config] = {"arguments": arguments, "grid": list(call.grid), "device": call.device}
 
     def _keep(
         self, listed: Listed, chosen: Candidate, files: dict[str, Json], us: float | None, unplanned_us: float | None
@@ -298,13 +301,3 @@ def _with_references(
     """``first``, ``planned``, and before these what they are compared with: their own configurations as they are."""
     configs = {candidate.config for candidate in planned}
     return list(dict.fromkeys([*first, *(c for c in as_they_are if c.config in configs), *planned]))
-
-
-def _rank_job(listed: Listed) -> dict[str, Json]:
-    front = _front(listed)
-    return {"kernel": front.packed, "numbers": front.numbers, "grid": list(front.grid), "bytes": front.bytes}
-
-
-def _front(listed: Listed) -> FrontEnd:
-    assert listed.front is not None  # what does not compile is no candidate
-    return listed.front

@@ -6,7 +6,8 @@ compile is dropped by Triton's own tuning, never a failure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+import json
 
 from warpplan.kernels.compiler.exceptions import CannotPlan, reason_of
 from warpplan.kernels.compiler.launching import packed as packing
@@ -20,38 +21,55 @@ from warpplan.planner.values.profile import Profile
 
 Job = dict[str, Json]
 Result = dict[str, Json]
-RANK, COMPILE = (f"{__name__}:{name}" for name in ("rank_all", "compile_all"))
+PREPARE, RANK, COMPILE = (f"{__name__}:{name}" for name in ("prepare", "rank", "compile_job"))
 
 
-def rank_all(shared: Job, jobs: Sequence[Job]) -> Iterator[Result]:
-    """For each of ``jobs`` (``kernel``, ``numbers``, ``grid``, ``bytes`` as :class:`.FrontEnd` has them):
-    ``strategies``, [strategy or ``None`` for the kernel as it is, microseconds of the launch or ``None``] each, best
-    first; or ``reason``. ``shared`` has ``device`` and ``profile``."""
-    from warpplan.planner.values import codec
+def prepare(profile: str) -> None:
+    """Import what jobs need, read the ``profile`` that they rank by, and hash Triton's files: once a process."""
+    import ortools.sat.python.cp_model  # noqa: F401
+    from triton.runtime.cache import triton_key
+
+    from warpplan.kernels.compiler.analysis.capture import capture  # noqa: F401
+    from warpplan.kernels.compiler.costing import hopper_ranking  # noqa: F401
+    from warpplan.kernels.compiler.pointers.planned_cut import planned_cut  # noqa: F401
+    from warpplan.kernels.compiler.strategy.stage_hook import compile_with  # noqa: F401
+
+    triton_key()
+    _profile(profile)
+
+
+def rank(shared: Job, job: Job) -> Result:
+    """For ``job`` (``kernel``, ``numbers``, ``grid``, ``bytes`` as :class:`.FrontEnd` has them): ``strategies``,
+    [strategy or ``None`` for the kernel as it is, microseconds of the launch or ``None``] each, best first; or
+    ``reason``. ``shared`` has ``device`` and ``profile``, a JSON text."""
     from warpplan.planner.values.device import device
 
-    gpu, profile = device(shared["device"]), codec.from_json(shared["profile"], Profile)
-    for job in jobs:
-        try:
-            yield rank_one(job, profile, gpu)
-        except Exception as error:
-            yield {"reason": reason_of(error, CannotPlan)}
+    try:
+        return rank_one(job, _profile(shared["profile"]), device(shared["device"]))
+    except Exception as error:
+        return {"reason": reason_of(error, CannotPlan)}
 
 
-def compile_all(shared: Job, jobs: Sequence[Job]) -> Iterator[Result]:
-    """For each of ``jobs`` (``kernel``, ``scheme`` or ``None``): ``hash`` and ``files``; or ``reason``. ``shared`` has
+def compile_job(shared: Job, job: Job) -> Result:
+    """For ``job`` (``kernel``, ``scheme`` or ``None``): ``hash`` and ``files``; or ``reason``. ``shared`` has
     ``device`` and ``cache``, the folder of planned compiles."""
     from warpplan.planner.values.device import device
 
-    for job in jobs:
-        try:
-            yield compile_one(job, shared["cache"], device(shared["device"]).smem_bytes_per_block)
-        except Exception as error:
-            yield {"reason": reason_of(error, CannotPlan)}
+    try:
+        return compile_one(job, shared["cache"], device(shared["device"]).smem_bytes_per_block)
+    except Exception as error:
+        return {"reason": reason_of(error, CannotPlan)}
+
+
+@functools.cache
+def _profile(text: str) -> Profile:
+    from warpplan.planner.values import codec
+
+    return codec.from_json(json.loads(text), Profile)
 
 
 def rank_one(job: Job, profile: Profile, gpu: Device) -> Result:
-    """The result of one job of :func:`rank_all`. A configuration that compiles and cannot be ranked stays as it is,
+    """The result of :func:`rank`. A configuration that compiles and cannot be ranked stays as it is,
     with the ``obstacle``: it may be the fastest."""
     from warpplan.kernels.compiler.analysis.capture import capture
     from warpplan.kernels.compiler.costing import hopper_ranking
@@ -70,7 +88,7 @@ def rank_one(job: Job, profile: Profile, gpu: Device) -> Result:
 
 
 def compile_one(job: Job, cache: str, most_shared: int) -> Result:
-    """The result of one job of :func:`compile_all`. Raises :class:`CannotPlan` for a kernel that needs more than
+    """The result of :func:`compile_job`. Raises :class:`CannotPlan` for a kernel that needs more than
     ``most_shared`` bytes of shared memory: Triton finds that out where it loads it."""
     scheme = None if job["scheme"] is None else strategy_from_json(job["scheme"], "a list's strategy")
     compiled = _compiled(job["kernel"], scheme, cache)

@@ -19,20 +19,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from warpplan.kernels.compiler.exceptions import CannotPlan, reason_of
 from warpplan.kernels.compiler.launching import packed as packing
 from warpplan.kernels.compiler.launching.arguments import Copies, bytes_of
-from warpplan.kernels.compiler.launching.autotuned.trial_child import waited_for
 from warpplan.kernels.compiler.launching.decisions import Compiled
-from warpplan.kernels.compiler.launching.trial import Bench
+from warpplan.kernels.compiler.launching.trial import Bench, rehearse
 from warpplan.kernels.triton_types import CompiledKernel, Json, KernelArgument
 from warpplan.planner.errors import MeasurementFailed
 
 Item = dict[str, Json]
 Candidates = Sequence[dict[str, Json]]
 
-WARM_S = 0.5
-"""Seconds of launches of all in turn before the first that is timed."""
+ROUNDS, WARM_S = 10, 0.2
+"""Rounds in which all are timed in turn, and seconds of such launches before the first that is timed: it tells who may
+be the fastest. Chosen by hand."""
 FINAL_ROUNDS = 3
 """Rounds in which those that lie close are timed again. Chosen by hand."""
-SETTLE_S = 0.1
+SETTLE_S = 0.06
 """Seconds that each of them runs alone before it is read: on a card at its power limit the clock follows what a kernel
 draws, some 50 ms later. Chosen by hand."""
 NEAR, MOST_FINALISTS = 1.06, 4
@@ -40,28 +40,24 @@ NEAR, MOST_FINALISTS = 1.06, 4
 in candidates that a shared clock cannot have put in the wrong order, and lengthens the first launch."""
 
 
-def list_trial(place: dict[str, Json]) -> Iterator[Item]:
-    """Items for the request in the file ``place["request"]``: ``candidates``, each with ``kernel`` (packed, its files
-    under ``compiled``), ``launch`` (``arguments``, ``grid``, ``device``) and ``planned`` (files, or ``None`` for the
-    kernel as it is), ``against`` (the number of the candidate that it is compared with, or ``None``); ``right``, the
-    numbers of those that another child has checked; ``dropped``, of those that are out; ``resets``. The GPU
-    ``place["device"]`` is opened before that file is there."""
-    open_gpu(place["device"])
-    request = waited_for(place["request"])
-    if request is not None:
-        yield from tried(request)
-
-
 def open_gpu(device: int) -> None:
-    """Import torch and make a context on the GPU of that number."""
+    """Make a context on the GPU of that number, import Triton, and do once what a trial does."""
     import torch
+    from triton.runtime import driver
 
     torch.cuda.set_device(device)
+    driver.active.get_current_target()
+    rehearse()
     torch.cuda.synchronize()
 
 
 def tried(request: dict[str, Json]) -> Iterator[Item]:
-    """The items of :func:`list_trial` for ``request``."""
+    """Items for ``request``: ``candidates``, each with ``kernel`` (packed, its files under ``compiled``), ``launch``
+    (``arguments``, ``grid``, ``device``) and ``planned`` (files, or ``None`` for the kernel as it is), ``against`` (the
+    number of the candidate that it is compared with, or ``None``); ``right``, the numbers of those that another child
+    has checked; ``dropped``, of those that are out; ``resets``."""
+    import torch
+
     candidates, resets = request["candidates"], request["resets"]
     benches = {
         number: benched(candidate, resets)
@@ -96,6 +92,7 @@ def tried(request: dict[str, Json]) -> Iterator[Item]:
     if len(last := finalists(us)) > 1:
         close = {n: benches[n] for n in last}
         yield {"step": "times", "us": times(close, planned, rounds=FINAL_ROUNDS, warm_s=0.0, settle_s=SETTLE_S)}
+    torch.cuda.empty_cache()  # the job may want the memory before this process has ended
 
 
 def finalists(us: Mapping[str, float]) -> list[int]:
@@ -114,7 +111,7 @@ def _against(candidate: dict[str, Json], benches: Mapping[int, ListBench]) -> Li
 
 
 def benched(candidate: dict[str, Json], resets: dict[str, Json]) -> ListBench:
-    """A bench of one of :func:`list_trial`'s candidates."""
+    """A bench of one of :func:`tried`'s candidates."""
     return ListBench(candidate["kernel"], candidate["launch"], resets)
 
 
@@ -211,7 +208,7 @@ def _tensor(value: KernelArgument) -> KernelArgument:
 
 
 def times(
-    benches: Mapping[int, ListBench], planned: Mapping[int, CompiledKernel | None], *, rounds: int = 20,
+    benches: Mapping[int, ListBench], planned: Mapping[int, CompiledKernel | None], *, rounds: int = ROUNDS,
     warm_s: float = WARM_S, settle_s: float = 0.0,
 ) -> dict[str, float]:  # fmt: skip
     """Median microseconds of each, resets included, as in Triton's own benchmark; measured in turn on the same sets of

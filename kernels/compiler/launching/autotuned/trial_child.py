@@ -1,40 +1,29 @@
 """The trial's process, started while the list is still ranked and compiled: importing torch and opening the GPU take as
-long as all of that. It waits for a file that says what to try.
-"""
+long as all of that."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import tempfile
 import threading
-import time
-from pathlib import Path
 from types import TracebackType
 
-from warpplan.kernels.compiler.launching.decisions import write_whole
-from warpplan.kernels.isolate import IsolatedResult, run_isolated
+from warpplan.kernels.isolate import Child, IsolatedResult
 from warpplan.kernels.triton_types import Json
 from warpplan.planner.errors import MeasurementFailed
 
-TRIAL = "warpplan.kernels.compiler.launching.autotuned.list_trial:list_trial"
-WAIT_S = 600.0
-"""Seconds by the clock that a child waits for its request at most: a list is ranked and compiled meanwhile. Chosen by
-hand."""
-POLL_S = 0.01
+OPEN, TRIAL = (f"warpplan.kernels.compiler.launching.autotuned.list_trial:{name}" for name in ("open_gpu", "tried"))
+OPEN_S = 60.0
+"""Seconds by the clock that opening the GPU may take, beside the limit of a step. Chosen by hand."""
 
 
 class TrialChild:
-    """One trial: started on entering, given its request with :meth:`run`, ended on leaving where it got none."""
+    """One trial: started on entering, given its request with :meth:`run`, killed on leaving."""
 
     def __init__(self, device: int, time_limit_s: float) -> None:
         self._device, self._time_limit_s = device, time_limit_s
-        self._folder = tempfile.TemporaryDirectory(prefix="warpplan-", ignore_cleanup_errors=True)
-        self._file = Path(self._folder.name) / "request.json"
-        self._results: list[IsolatedResult] = []
-        self._given = False
-        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._left = threading.Event()
+        self._child: Child | None = None
+        self._opened: IsolatedResult | None = None
+        self._thread = threading.Thread(target=self._open, name="warpplan-trial", daemon=True)
 
     def __enter__(self) -> TrialChild:
         self._thread.start()
@@ -43,37 +32,31 @@ class TrialChild:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._given:  # it ends by itself, as soon as torch is imported: that is not waited for
-            self._give(None)
+        self._left.set()
+        if not self._thread.is_alive() and self._child is not None:  # else its thread kills it
+            # Closing a GPU takes a while, which nobody waits for.
+            threading.Thread(target=self._child.kill, name="warpplan-trial", daemon=True).start()
 
     def run(self, request: dict[str, Json]) -> IsolatedResult:
         """What comes of ``request``, see :mod:`.list_trial`. Raises :class:`MeasurementFailed` where no process could
         be started."""
-        self._give(request)
         self._thread.join()
-        if not self._results:
+        if self._child is None or self._opened is None:
             raise MeasurementFailed("the process of a trial could not be started")
-        return self._results[0]
+        if self._opened.status != "ok":
+            return self._opened
+        return self._child.call(TRIAL, [request], time_limit_s=self._time_limit_s)
 
-    def _give(self, request: dict[str, Json] | None) -> None:
-        self._given = True
-        with contextlib.suppress(FileNotFoundError):  # the folder of a child that ended before it was asked is gone
-            write_whole(self._file, json.dumps(request), os.replace)
+    def another(self) -> TrialChild:
+        """One more, where this one's process is lost."""
+        return TrialChild(self._device, self._time_limit_s)
 
-    def _listen(self) -> None:
-        place = {"request": str(self._file), "device": self._device}
-        with self._folder:
-            self._results.append(
-                run_isolated(TRIAL, [place], time_limit_s=self._time_limit_s, start_limit_s=WAIT_S + self._time_limit_s)
-            )
-
-
-def waited_for(file: str) -> dict[str, Json] | None:
-    """The request in ``file``, once it is there; ``None`` where nothing is to be tried, or nobody is left to ask."""
-    parent, until = os.getppid(), time.monotonic() + WAIT_S
-    while not os.path.exists(file):
-        if os.getppid() != parent or time.monotonic() > until:
-            return None
-        time.sleep(POLL_S)
-    found: dict[str, Json] | None = json.loads(Path(file).read_text())
-    return found
+    def _open(self) -> None:
+        try:
+            self._child = Child()
+        except OSError:  # no more processes, or none of memory
+            return
+        limit_s = OPEN_S + self._time_limit_s
+        self._opened = self._child.call(OPEN, [self._device], time_limit_s=limit_s, stop=self._left.is_set)
+        if self._left.is_set():
+            self._child.kill()
