@@ -34,4 +34,5 @@ __all__ = [
 EXPORTS = {
     "conversion_memory": ("scratch_of_conversions",),
     "cutting": ("cut", "new_context", "taken_diagnostics"),
+    "matrix_descriptors": ("with_kept_addresses",),
 }

@@ -1,8 +1,9 @@
 """A strategy put into Triton's compile: the stage hook that lowers a kernel by it.
 
 The hook replaces the ``ttgir`` stage: Triton's passes to the cut, our own lowering, Triton's passes
-from the cut on. On 3.6.0 a hook is no part of Triton's cache keys, so planned compiles are kept in
-folders of their own, one for each strategy and each release of this module; from 3.7 on it is asked for its key too.
+from the cut on; and mends what the ``ptx`` stage gives. On 3.6.0 a hook is no part of Triton's cache keys, so planned
+compiles are kept in folders of their own, one for each strategy and each release of this module; from 3.7 on it is
+asked for its key too.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.lowering.hopper.persistent import MARK, launched
 from warpplan.kernels.compiler.pipeline import finish, read, run_after, run_before
+from warpplan.kernels.compiler.pipeline.matrix_descriptors import with_kept_addresses
 from warpplan.kernels.compiler.pointers.describing import Described
 from warpplan.kernels.compiler.pointers.planned_cut import LEAST, planned_cut, with_tma_loads
 from warpplan.kernels.compiler.pointers.scratch import with_scratch
@@ -31,7 +33,7 @@ from warpplan.kernels.triton_types import (
     StageHook,
 )
 
-LOWERING = "11"
+LOWERING = "12"
 """Part of the cache key: raised with every change of what a strategy is lowered to."""
 _hook_lock = threading.RLock()
 
@@ -66,7 +68,9 @@ def hook(strategy: Strategy, edit: Edit | None = None, edited: str = "") -> Stag
             metadata[LEAST] = [list(least) for least in described.least]
             return planned
 
+        make_ptx = stages["ptx"]
         stages["ttgir"] = make_ttgir
+        stages["ptx"] = lambda source, metadata: with_kept_addresses(make_ptx(source, metadata))
         return None
 
     return inspect
