@@ -21,6 +21,10 @@ IMPORTS := build/imports
 ROOMS := planner profiler kernels service
 # The releases of Triton that the compiler path supports, each in an environment of its own.
 TRITONS := 3.6.0 3.7.1 3.8.0 3.9.0
+# Tests of kernels that compile, without a GPU.
+COMPILED := tests/kernels/attention_fwd tests/kernels/attention_bwd tests/kernels/attention_decode tests/kernels/gemm \
+	tests/kernels/gemm_bias_act tests/kernels/grouped_gemm tests/kernels/test_compile.py \
+	tests/kernels/test_bundled_compile.py tests/profiler/test_probes.py tests/test_train_kernels.py -k compile
 # Consumers whose readers the feeds were tested with, and the tests that need torch: those, and the example job's.
 FEED_WHEELS := triton==3.9.0 fla-core==0.6.0 helion==1.5.1
 FEED_TESTS := tests/service/feeds/test_triton_autotune.py tests/service/feeds/test_triton_remote.py \
@@ -29,7 +33,7 @@ FEED_TESTS := tests/service/feeds/test_triton_autotune.py tests/service/feeds/te
 CONSUMERS := build/feeds/site
 MOE_FACTS := service/feeds/moe_facts/data
 
-.PHONY: help run test test-feeds moe-facts docs compile-matrix fuzz golden solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor bench-inductor-table bench-flex corpus bench-corpus gpu bench-launches bench-solver bench-optimality bench-packing bench-planning bench-ablation bench-monotone bench-vector-add bench-kernels bench-gemm-many bench-splits bench-early-launch bench-block bench-clusters bench-power bench-readings bench-tma-fill bench-consumers bench-fla bench-moe-samples bench-moe-tables bench-partitions example-moe example-train build clean imports
+.PHONY: help run test test-feeds moe-facts docs compile-matrix fuzz golden known-compiles solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor bench-inductor-table bench-flex corpus bench-corpus gpu bench-launches bench-solver bench-optimality bench-packing bench-planning bench-ablation bench-monotone bench-vector-add bench-kernels bench-gemm-many bench-splits bench-early-launch bench-block bench-clusters bench-power bench-readings bench-tma-fill bench-consumers bench-fla bench-moe-samples bench-moe-tables bench-partitions example-moe example-train build clean imports
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +71,11 @@ fuzz: $(VENV)/.test  ## every property on new random examples; solver, checker a
 
 golden: $(VENV)/.test  ## rewrite the recorded plans after a deliberate change of the model or the profile
 	UPDATE_GOLDEN=1 $(BIN)/python -m pytest -q tests/kernels/test_golden.py
+
+known-compiles: $(VENV)/.test  ## compile every kernel's whole space and record what came out clean, so that tests need not
+	rm -f tests/known_compiles.jsonl
+	RECORD_COMPILES=1 $(BIN)/python -m pytest -q -n 2 $(COMPILED)
+	sort -u -o tests/known_compiles.jsonl tests/known_compiles.jsonl
 
 solved-loops: $(VENV)/.test  ## solve the embedded profiles' loops and write the file that ships
 	$(BIN)/python -m warpplan.profiler.record_loops

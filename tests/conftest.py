@@ -1,7 +1,17 @@
-"""Random examples are the same on every run; ``make fuzz`` (``HYPOTHESIS_PROFILE=fresh``) draws new ones."""
+"""Random examples are the same on every run; ``make fuzz`` (``HYPOTHESIS_PROFILE=fresh``) draws new ones. What is known
+to compile clean is not compiled anew: ``make known-compiles``."""
 
+from __future__ import annotations
+
+import hashlib
+import json
 import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
+import pytest
 from hypothesis import settings
 
 os.environ.pop("WARPPLAN_BENCH_DEVICE", None)
@@ -9,3 +19,51 @@ os.environ.pop("WARPPLAN_BENCH_DEVICE", None)
 settings.register_profile("repeated", derandomize=True)
 settings.register_profile("fresh", print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeated"))
+
+KNOWN_COMPILES = Path(__file__).with_name("known_compiles.jsonl")
+RECORDS = "RECORD_COMPILES" in os.environ
+"""Whether everything is compiled and written to :data:`KNOWN_COMPILES`, line by line, by whichever worker."""
+EVERY = 8
+"""One of so many known compiles is done all the same: it must come out as it is known."""
+
+
+@pytest.fixture
+def known_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``compile_report`` answers what it answered before for the same code, constants, options, Triton and ptxas, by
+    the hashes that Triton's own cache trusts; without the assembly, which is not kept."""
+    pytest.importorskip("triton", reason="compiling needs triton")
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import make_backend
+
+    from warpplan.kernels import compile as compiling
+
+    original = compiling.compile_report
+    known = _known()
+
+    def report(source: Any, options: dict[str, int], target: int, *, what: str) -> Any:
+        backend = make_backend(GPUTarget("cuda", target, 32))
+        made_of = [triton.__version__, backend.hash(), source.hash(), sorted(options.items())]
+        digest = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:24]
+        found = known.get(digest)
+        if found is not None and int(digest, 16) % EVERY and not RECORDS:
+            return compiling.CompiledReport(**found, ptx="")
+        fresh = original(source, options, target, what=what)
+        fields = {name: value for name, value in asdict(fresh).items() if name != "ptx"}
+        if RECORDS:
+            with KNOWN_COMPILES.open("a") as file:
+                file.write(json.dumps({"digest": digest, **fields}) + "\n")
+        elif found is not None:
+            assert fields == found, f"{what} compiles to something else than it is known to: make known-compiles"
+        return fresh
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("warpplan.") and getattr(module, "compile_report", None) is original:
+            monkeypatch.setattr(module, "compile_report", report)
+
+
+def _known() -> dict[str, dict[str, Any]]:
+    if not KNOWN_COMPILES.exists():
+        return {}
+    lines = [json.loads(line) for line in KNOWN_COMPILES.read_text().splitlines()]
+    return {line.pop("digest"): line for line in lines}

@@ -50,6 +50,7 @@ def best_plans():
     return [pytest.param(*plan, shape, id="-".join(map(str, (plan[0], *shape)))) for plan, shape in found.items()]
 
 
+@pytest.mark.usefixtures("known_compiles")
 @pytest.mark.parametrize(("name", "config", "layout", "shape"), best_plans())
 def test_the_plans_of_a_step_compile_clean(name, config, layout, shape):
     if name == "gemm":

@@ -50,6 +50,7 @@ def test_every_bundled_shape_is_served():
     assert sum(map(len, BINARIES.values())) == len(list(bundled()))
 
 
+@pytest.mark.usefixtures("known_compiles")
 @pytest.mark.parametrize("compiled", sorted(BINARIES), ids=name)
 def test_the_best_plan_compiles_clean(compiled):
     config, dtype, tma_store = compiled

@@ -53,6 +53,7 @@ CONFIGS = (
 )
 
 
+@pytest.mark.usefixtures("known_compiles")
 @pytest.mark.parametrize("tma_store", [True, False], ids=["tma", "pointer"])
 @pytest.mark.parametrize("config", CONFIGS, ids=repr)
 def test_representative_configurations(config, tma_store):

@@ -74,6 +74,7 @@ def _cases(family: str) -> tuple[Any, ...]:
     return tuple({(c.kernel.__name__, str(c.signature()), c.constants, c.num_warps): c for c in every}.values())
 
 
+@pytest.mark.usefixtures("known_compiles")
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_kernel_compiles_without_spills_or_serialised_multiplies(family: str) -> None:

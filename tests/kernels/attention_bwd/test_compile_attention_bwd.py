@@ -35,6 +35,7 @@ def compiled_clean(config: AttentionBwdConfig, dtype: str, causal: bool, window:
             assert report.shared_bytes <= config.smem_bytes(2)
 
 
+@pytest.mark.usefixtures("known_compiles")
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_widest_blocks_compile_clean(causal):
     compiled_clean(WIDE, "bfloat16", causal, causal)
@@ -42,6 +43,7 @@ def test_the_widest_blocks_compile_clean(causal):
     compiled_clean(replace(WIDE, packed=True), "bfloat16", causal, causal)
 
 
+@pytest.mark.usefixtures("known_compiles")
 @pytest.mark.slow
 @pytest.mark.parametrize("config", SPACE, ids=repr)
 def test_the_whole_space_compiles_clean(config):

@@ -20,6 +20,7 @@ from warpplan.planner.values.device import H200
 SPACE = [config for head_dim in HEAD_DIMS for config in structures(head_dim, "bfloat16", H200)]
 
 
+@pytest.mark.usefixtures("known_compiles")
 @pytest.mark.slow
 @pytest.mark.parametrize("config", SPACE, ids=repr)
 @pytest.mark.parametrize("causal", [False, True])

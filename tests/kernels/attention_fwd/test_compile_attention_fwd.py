@@ -37,6 +37,7 @@ def compiled_clean(config: AttentionConfig, dtype: str, causal: bool, window: bo
     assert report.shared_bytes <= config.smem_bytes(ELEMENT_BYTES[dtype])
 
 
+@pytest.mark.usefixtures("known_compiles")
 def test_the_widest_blocks_compile_clean():
     compiled_clean(WIDE, "bfloat16", True, True)
     compiled_clean(replace(WIDE, q_in_registers=True, pingpong=False), "float16", True, False)
@@ -44,6 +45,7 @@ def test_the_widest_blocks_compile_clean():
     compiled_clean(replace(WIDE, depth=4), "float8_e4m3fn", True, True)
 
 
+@pytest.mark.usefixtures("known_compiles")
 @pytest.mark.slow
 @pytest.mark.parametrize("config", SPACE, ids=repr)
 def test_the_whole_space_compiles_clean(config):
@@ -51,12 +53,14 @@ def test_the_whole_space_compiles_clean(config):
     compiled_clean(config, "bfloat16", True, True)
 
 
+@pytest.mark.usefixtures("known_compiles")
 @pytest.mark.slow
 @pytest.mark.parametrize("config", PACKED, ids=repr)
 def test_the_whole_space_of_packed_sequences_compiles_clean(config):
     compiled_clean(config, "bfloat16", True, True)
 
 
+@pytest.mark.usefixtures("known_compiles")
 @pytest.mark.slow
 @pytest.mark.parametrize("config", EIGHT_BIT, ids=repr)
 def test_the_whole_space_of_8_bits_compiles_clean(config):
@@ -71,6 +75,7 @@ def test_the_pass_that_transposes_v_reads_and_writes_16_bytes_a_thread(head_dim)
     assert "st.global.v4.b32" in report.ptx
 
 
+@pytest.mark.usefixtures("known_compiles")
 @pytest.mark.slow
 @pytest.mark.parametrize("config", SPACE[::5], ids=repr)
 def test_other_masks_and_float16_compile_clean(config):

@@ -119,6 +119,7 @@ def test_clusters_of_fp8_compile_cleanly_where_triton_has_them(scales):
     assert ".multicast::cluster" in report.ptx
 
 
+@pytest.mark.usefixtures("known_compiles")
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("config", REPRESENTATIVES, ids=repr)

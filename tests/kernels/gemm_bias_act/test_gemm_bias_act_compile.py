@@ -25,6 +25,7 @@ REPRESENTATIVES = (
 )
 
 
+@pytest.mark.usefixtures("known_compiles")
 @pytest.mark.slow
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("config", REPRESENTATIVES, ids=repr)
@@ -38,6 +39,7 @@ def test_every_kind_of_block_compiles_cleanly_with_every_epilogue(config, activa
     assert report.shared_bytes <= config.smem_bytes(2)
 
 
+@pytest.mark.usefixtures("known_compiles")
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", ["nn", "tn", "tt"])
 def test_layouts_and_plain_stores_compile_cleanly(layout):

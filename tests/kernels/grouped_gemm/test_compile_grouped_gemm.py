@@ -46,6 +46,7 @@ def test_fp8_compiles_clean(config):
     assert report.shared_bytes <= config.smem_bytes(1)
 
 
+@pytest.mark.usefixtures("known_compiles")
 @pytest.mark.slow
 @pytest.mark.parametrize("product", PRODUCTS)
 @pytest.mark.parametrize("config", CONFIGS, ids=repr)
