@@ -37,13 +37,13 @@ Shapes = Annotated[
     str | None,
     typer.Argument(help="A .csv or .jsonl file of shapes, or the word: bundled. Without it: all shapes in --store."),
 ]
-TargetName = Annotated[str, typer.Option(help="Whose cache: triton, vllm, sglang, inductor or fla.")]
+TargetName = Annotated[str, typer.Option(help="Whose cache: triton, vllm, sglang, inductor, fla or helion.")]
 ConsumerSpec = Annotated[
     str,
     typer.Option(
         help="The job's autotuned kernel, FILE.py:function or module:function; for fla a function that runs its layers "
-        "on CPU tensors; for inductor a file of keys; for vllm and sglang the folder that holds the package, where it "
-        "is not this environment's."
+        "on CPU tensors; for helion one that calls its kernels on cuda tensors, which hold no data; for inductor a "
+        "file of keys; for vllm and sglang the folder that holds the package, where it is not this environment's."
     ),
 ]
 

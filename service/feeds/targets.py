@@ -29,6 +29,7 @@ TARGETS: dict[str, str] = {
     "sglang": "warpplan.service.feeds.sglang_moe",
     "inductor": "warpplan.service.feeds.inductor.table_feed",
     "fla": "warpplan.service.feeds.fla.config_feed",
+    "helion": "warpplan.service.feeds.helion.best_config_feed",
 }
 """Name of a target → its module."""
 _OF_MODELS = (
@@ -41,6 +42,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "sglang": _OF_MODELS,
     "inductor": ("SHAPES", "--consumer", "--store", "--kernel", "--set", "--profile", "--untested"),
     "fla": ("--consumer", "--profile", "--untested"),
+    "helion": ("--consumer", "--profile", "--untested"),
 }  # fmt: skip
 """Name of a target → what it reads of the command line beside ``--out`` and ``--device``; "SHAPES" is the file of
 shapes."""

@@ -36,9 +36,11 @@ ALIGNMENT = 16
 
 
 @dataclass(frozen=True)
-class _RecordedCandidate:
-    """``model`` prices ``described``: one of the autotuner's configurations, as estimated or as assembled."""
+class RecordedCandidate:
+    """``launch`` under ``config``, one of the autotuner's configurations; ``model`` prices ``described``, as estimated
+    or as assembled."""
 
+    launch: RecordedLaunch
     config: Any
     model: LaunchModel
     described: LaunchFacts
@@ -48,43 +50,58 @@ class _RecordedCandidate:
         return self.model.time(self.described).time_us
 
 
-def rank_configs(
-    launch: RecordedLaunch, profile: Profile, device: Device, reports: Reports
-) -> tuple[tuple[Any, float], ...]:
-    """The autotuner's own candidates (``triton.Config``) with their predicted time in µs, the shortest first; of equal
-    ones in the list's order. Those that do not compile or fit are left out; the first few are assembled, unless
-    ``reports``, which is added to, has them from a launch that specialises alike.
+class RecordedPrices:
+    """Candidates of one kernel priced on ``device``. The cut lies before Triton's pipeliner: depths of one tile are
+    compiled once. ``reports``, which is added to, has what was assembled for launches that specialise alike."""
 
-    Raises :class:`Infeasible` where none is left, with the reason of the first.
-    """
-    candidates: list[_RecordedCandidate] = []
-    models: dict[tuple[object, ...], LaunchModel] = {}
-    reasons: list[str] = []
-    too_large = f"more shared memory than {device.name} has"
-    for config in launch.candidates():
-        # The cut lies before Triton's pipeliner: depths of one tile are compiled once.
-        tile = (config.num_warps, *sorted(config.kwargs.items()))
+    def __init__(self, profile: Profile, device: Device, reports: Reports) -> None:
+        self._profile, self._device, self._reports = profile, device, reports
+        self._models: dict[tuple[object, ...], LaunchModel] = {}
+
+    def priced(self, launch: RecordedLaunch, config: Any) -> RecordedCandidate | str:
+        """``launch`` under ``config``, or why it does not compile or fit."""
+        tile = (launch.function.cache_key, config.num_warps, *sorted(config.kwargs.items()))
         try:
-            if tile not in models:
-                models[tile] = _model(launch, config, profile, device)
-            candidate = _RecordedCandidate(config, models[tile], _described(launch, config, models[tile]))
+            if tile not in self._models:
+                self._models[tile] = _model(launch, config, self._profile, self._device)
+            model = self._models[tile]
+            candidate = RecordedCandidate(launch, config, model, _described(launch, config, model))
             fits = math.isfinite(candidate.time_us)
         except Exception as error:  # Triton's front end and passes raise types of their own
-            reasons.append((str(error).strip().splitlines() or [type(error).__name__])[0])
-            continue
-        if fits:
-            candidates.append(candidate)
-        else:
-            reasons.append(too_large)
+            return (str(error).strip().splitlines() or [type(error).__name__])[0]
+        return candidate if fits else self._too_large
 
-    def assembled(candidate: _RecordedCandidate) -> _RecordedCandidate | str:
-        report = _report(launch, candidate.config, device, reports)
+    def ranked(
+        self, candidates: list[RecordedCandidate]
+    ) -> tuple[list[RecordedCandidate], list[tuple[RecordedCandidate, str]]]:
+        """The shortest predicted time first, of equal ones in their order, the first few as ptxas assembles them; and
+        those that it refuses, with the reason."""
+        return assembled_first(candidates, lambda candidate: candidate.time_us, self._assembled)
+
+    @property
+    def _too_large(self) -> str:
+        return f"more shared memory than {self._device.name} has"
+
+    def _assembled(self, candidate: RecordedCandidate) -> RecordedCandidate | str:
+        report = _report(candidate.launch, candidate.config, self._device, self._reports)
         if isinstance(report, str):
             return report
         described = as_assembled(candidate.described, report)
-        return replace(candidate, described=described) if candidate.model.resident(described) else too_large
+        return replace(candidate, described=described) if candidate.model.resident(described) else self._too_large
 
-    ranked, refused = assembled_first(candidates, lambda candidate: candidate.time_us, assembled)
+
+def rank_configs(
+    launch: RecordedLaunch, profile: Profile, device: Device, reports: Reports
+) -> tuple[tuple[Any, float], ...]:
+    """The autotuner's own candidates (``triton.Config``) with their predicted time in µs, the shortest first. Those
+    that do not compile or fit are left out; the first few are assembled, unless ``reports`` has them.
+
+    Raises :class:`Infeasible` where none is left, with the reason of the first.
+    """
+    prices = RecordedPrices(profile, device, reports)
+    found = [prices.priced(launch, config) for config in launch.candidates()]
+    reasons = [each for each in found if isinstance(each, str)]
+    ranked, refused = prices.ranked([each for each in found if not isinstance(each, str)])
     if not ranked:
         reason = next(iter((*reasons, *(reason for _, reason in refused))), "its list is empty")
         raise Infeasible(

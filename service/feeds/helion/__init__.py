@@ -1,1 +1,1 @@
-"""Helion's remote autotuning cache, kept by the service."""
+"""Helion's caches: its remote one, kept by the service, and entries for kernels that nobody has tuned."""

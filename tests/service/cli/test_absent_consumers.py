@@ -15,6 +15,7 @@ from warpplan.service.cli.app import main
     [
         ("inductor", ("bundled",), "torch", "needs the job's own torch"),
         ("fla", ("--consumer", "x.py:f"), "fla", "needs the job's own FLA"),
+        ("helion", ("--consumer", "x.py:f"), "helion", "needs the job's own Helion"),
     ],
 )
 @pytest.mark.parametrize("command", ["export", "verify"])

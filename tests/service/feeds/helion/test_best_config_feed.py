@@ -1,0 +1,233 @@
+"""Entries for kernels of Helion, read by its own unmodified cache. No GPU: what a job calls is recorded on a machine
+that has one on paper."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="needs torch (no GPU): make test-feeds installs it")
+pytest.importorskip("triton", reason="needs triton (no GPU): make test-feeds installs it")
+pytest.importorskip("helion", reason="needs helion: make test-feeds installs it")
+
+import torch
+from helion.autotuner.local_cache import LocalAutotuneCache
+
+from warpplan.planner.errors import InvalidInput
+from warpplan.planner.values.device import device
+from warpplan.profiler.embedded import embedded
+from warpplan.service.cli.app import main
+from warpplan.service.feeds.helion import best_config_feed, config_search
+from warpplan.service.feeds.helion.recorded_kernels import helion_on_paper, record_kernels
+from warpplan.service.feeds.targets import FeedRequest
+
+H200 = "NVIDIA H200"
+JOB = """
+import helion
+import helion.language as hl
+import torch
+
+
+@helion.kernel(static_shapes=True)
+def matmul(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    m, k = x.size()
+    k2, n = y.size()
+    out = torch.empty([m, n], dtype=x.dtype, device=x.device)
+    for tile_m, tile_n in hl.tile([m, n]):
+        acc = hl.zeros([tile_m, tile_n], dtype=torch.float32)
+        for tile_k in hl.tile(k):
+            acc = torch.addmm(acc, x[tile_m, tile_k], y[tile_k, tile_n])
+        out[tile_m, tile_n] = acc.to(x.dtype)
+    return out
+
+
+@helion.kernel(static_shapes=True)
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    out = torch.empty_like(x)
+    for tile in hl.tile(x.size()):
+        out[tile] = x[tile] + x[tile]
+    return out
+
+
+@helion.kernel(config=helion.Config(block_sizes=[64, 64]), static_shapes=True)
+def given(x: torch.Tensor) -> torch.Tensor:
+    out = torch.empty_like(x)
+    for tile in hl.tile(x.size()):
+        out[tile] = x[tile] * 2
+    return out
+
+
+LISTED = [helion.Config(block_sizes=[m, n, 64], num_warps=w, num_stages=3) for m, n, w in ((16, 16, 4), (128, 128, 8))]
+
+
+@helion.kernel(configs=LISTED, static_shapes=True)
+def listed(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    m, k = x.size()
+    k2, n = y.size()
+    out = torch.empty([m, n], dtype=x.dtype, device=x.device)
+    for tile_m, tile_n in hl.tile([m, n]):
+        acc = hl.zeros([tile_m, tile_n], dtype=torch.float32)
+        for tile_k in hl.tile(k):
+            acc = torch.addmm(acc, x[tile_m, tile_k], y[tile_k, tile_n])
+        out[tile_m, tile_n] = acc.to(x.dtype)
+    return out
+
+
+def empty(*shape):
+    return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
+
+
+def many():
+    for n in range(1, 25):
+        doubled(given(empty(64 * n, 256)))
+
+
+def product():
+    matmul(doubled(empty(2048, 1024)), empty(1024, 2048))
+
+
+def chosen():
+    listed(empty(2048, 1024), empty(1024, 2048))
+
+
+def none():
+    given(empty(64, 64))
+
+
+def raises():
+    raise RuntimeError("no such layer")
+"""
+
+
+@pytest.fixture(autouse=True)
+def on_paper(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Part of Helion's key; torch for CPUs has none."""
+    monkeypatch.setattr(torch.version, "cuda", torch.version.cuda or "12.8")
+    with helion_on_paper(device(H200)):
+        yield
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Callable[..., FeedRequest]:
+    (tmp_path / "kernels.py").write_text(JOB)
+
+    def request(function: str, gpu: str = H200) -> FeedRequest:
+        consumer = f"{tmp_path / 'kernels.py'}:{function}"
+        return FeedRequest(tmp_path / "out", gpu, embedded(gpu), consumer, planner="1")
+
+    return request
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default and two that are drawn."""
+    monkeypatch.setattr(config_search, "DRAWN", 2)
+    monkeypatch.setattr(config_search, "MOST", 3)
+
+
+def read(request: FeedRequest, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What Helion's own cache answers for each key that is called."""
+    monkeypatch.setenv("HELION_CACHE_DIR", str(request.out))
+    return [LocalAutotuneCache(kernel.search()).get() for kernel in record_kernels(request.consumer, device(H200))]
+
+
+@pytest.mark.usefixtures("few")
+def test_helion_hits_every_key(asked: Callable[..., FeedRequest], monkeypatch: pytest.MonkeyPatch) -> None:
+    request = asked("many")
+    assert read(request, monkeypatch) == [None] * 24
+    report = best_config_feed.export(request)
+    assert len(report.entries) == 24, "and none for the kernel whose configuration is given"
+    found = read(request, monkeypatch)
+    assert all(config is not None for config in found)
+    assert [config.config["num_warps"] for config in found] == [entry.config.num_warps for entry in report.entries]
+    verified = best_config_feed.verify(request)
+    assert verified.all_current
+    assert len(verified.entries) == 24
+    assert len({entry.path for entry in verified.entries}) == 24
+
+
+@pytest.mark.usefixtures("few")
+def test_another_gpu_profile_or_a_changed_file_is_a_miss_with_its_reason(asked: Callable[..., FeedRequest]) -> None:
+    request = asked("product")
+    best_config_feed.export(request)
+    with helion_on_paper(device("NVIDIA H100 80GB HBM3")):
+        away = best_config_feed.verify(asked("product", "NVIDIA H100 80GB HBM3"))
+    assert not any(entry.hit for entry in away.entries)
+    assert "NVIDIA H200" in away.entries[0].reason, "Helion asks for the GPU's name once a process"
+    other = replace(request, profile=replace(request.profile, notes=("another",)))
+    assert "another profile" in best_config_feed.verify(other).entries[0].reason
+    later = best_config_feed.verify(replace(request, planner="2"))
+    assert later.all_hit
+    assert not later.all_current
+    path = Path(best_config_feed.verify(request).entries[0].path)
+    entry = json.loads(path.read_text())
+    path.write_text(json.dumps({**entry, "more": 1}))
+    assert "changed since" in best_config_feed.verify(request).entries[0].reason
+    path.write_text("{")
+    assert "no usable entry" in best_config_feed.verify(request).entries[0].reason
+
+
+@pytest.mark.usefixtures("few")
+def test_an_entry_that_was_tuned_is_kept(asked: Callable[..., FeedRequest], monkeypatch: pytest.MonkeyPatch) -> None:
+    request = asked("product")
+    monkeypatch.setenv("HELION_CACHE_DIR", str(request.out))
+    kernel = record_kernels(request.consumer, device(H200))[0]
+    LocalAutotuneCache(kernel.search()).put(kernel.bound.config_spec.default_config())
+    (tuned,) = request.out.glob("*.best_config")
+    before = tuned.read_text()
+    (copy,) = best_config_feed.export(request).kept
+    assert Path(copy).read_text() == before
+    assert best_config_feed.export(request).kept == ()
+
+
+def test_the_fastest_that_is_priced_is_chosen_and_the_same_each_time(
+    asked: Callable[..., FeedRequest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config_search, "DRAWN", 4)
+    monkeypatch.setattr(config_search, "MOST", 14)
+    request = asked("product")
+    kernel = record_kernels(request.consumer, device(H200))[-1]
+    config, us = config_search.search(kernel, request.profile, device(H200), {})
+    assert (config.to_json(), us) == tuple(
+        part.to_json() if hasattr(part, "to_json") else part
+        for part in config_search.search(kernel, request.profile, device(H200), {})
+    )
+    prices = config_search.RecordedPrices(request.profile, device(H200), {})
+    default = prices.priced(*kernel.launch(kernel.bound.config_spec.default_config()))
+    assert not isinstance(default, str)
+    assert us <= 1.001 * default.time_us
+    assert min(config.config["block_sizes"][:2]) >= 64, "a small tile loads too much for its products"
+
+
+def test_of_a_kernels_own_list_the_best_is_chosen(asked: Callable[..., FeedRequest]) -> None:
+    (entry,) = best_config_feed.export(asked("chosen")).entries
+    assert dict(entry.config.kwargs)["block_sizes"] == "128,128,64"
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        ("none", "called no kernel"),
+        ("raises", "RuntimeError: no such layer"),
+        ("absent", "absent"),
+        ("LISTED", "not a"),
+    ],
+)
+def test_a_consumer_that_calls_nothing_is_refused(asked: Callable[..., FeedRequest], function: str, why: str) -> None:
+    with pytest.raises(InvalidInput, match=why):
+        best_config_feed.export(asked(function))
+
+
+def test_without_cudas_release_there_is_no_key(
+    asked: Callable[..., FeedRequest], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.version, "cuda", None)
+    request = asked("product")
+    arguments = ["--target", "helion", "--consumer", request.consumer, "--out", str(request.out)]
+    assert main(["export", *arguments]) == 2
+    assert "part of Helion's key" in capsys.readouterr().err
