@@ -62,7 +62,7 @@ class JobPool:
         try:
             while (job := self._jobs.get()) is not None:
                 target, arguments, answer = job
-                if child is None or not child.alive:
+                if (child is None or not child.alive) and not self._left.is_set():
                     child = self._started()
                 answer.set_result(self._answer(child, target, arguments))
         finally:
@@ -70,6 +70,8 @@ class JobPool:
                 child.kill()
 
     def _answer(self, child: Child | None, target: str, arguments: Sequence[Json]) -> dict[str, Json]:
+        if self._left.is_set():
+            return {"reason": "stopped: nobody waits for it any more"}
         if child is None or not child.alive:
             return {"reason": "no child could be started"}
         try:

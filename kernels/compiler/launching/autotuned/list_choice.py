@@ -25,9 +25,6 @@ WORTH_TRYING = 0.8
 tried: as for one kernel."""
 MOST_PLANNED = 5
 """Strategies tried on the GPU for one list at most: as many as for one kernel. Chosen by hand."""
-MOST_STORING = 2
-"""Beside them, strategies with TMA stores at most: whether one consumer stores so faster or two is within what
-predictions err. Chosen by hand."""
 MOST_OF_TILE = 3
 """Of these, strategies of one tile at most, where others are worth trying: predictions err more between tiles than
 within one. Chosen by hand; doubled, all that are tried of an int8 GEMM's list of three tiles are of one."""
@@ -91,9 +88,8 @@ def _order(candidate: Candidate) -> tuple[object, ...]:
 def to_try(
     candidates: Sequence[Candidate], alike: Sequence[Hashable], known: KnownTimings
 ) -> tuple[list[Candidate], list[Candidate], list[Candidate]]:
-    """The first few planned, and beside them, from the second place on, the best with TMA stores that differ in more
-    than their depth; those as they are; then the planned ones, in order, that replace those of the first few that do
-    not compile. ``alike`` is equal for
+    """The first few planned, and one with TMA stores beside them in the second place; those as they are; then the
+    planned ones, in order, that replace those of the first few that do not compile. ``alike`` is equal for
     configurations that one strategy makes the same kernel of: they differ in warps or stages alone."""
     unplanned = [c for c in candidates if c.scheme is None]
     if known.winner is not None:
@@ -107,7 +103,7 @@ def to_try(
         if candidate.scheme is not None and candidate.predicted_us <= limit:
             planned.setdefault((alike[candidate.config], candidate.scheme), candidate)
     ordered = _diverse([c for c in planned.values() if not _stores_by_tma(c)], alike)
-    storing = _diverse(list(filter(_stores_by_tma, planned.values())), alike)[:MOST_STORING]
+    storing = list(filter(_stores_by_tma, planned.values()))[:1]
     return [*ordered[:1], *storing, *ordered[1:MOST_PLANNED]], unplanned, ordered[MOST_PLANNED:]
 
 

@@ -23,7 +23,6 @@ from warpplan.kernels.compiler.launching.autotuned.front_end import front_end
 from warpplan.kernels.compiler.launching.autotuned.job_pool import JobPool, cores
 from warpplan.kernels.compiler.launching.autotuned.list_choice import (
     MOST_PLANNED,
-    MOST_STORING,
     MOST_UNPLANNED,
     Candidate,
     ranked,
@@ -102,7 +101,7 @@ class ListDecider:
 
         profile, device = self._decider.predicts_with(situation.device)
         first = self._listed(launch, configs[0], profile, device)  # raises where nothing can be planned in it
-        most = max(len(configs), MOST_PLANNED + MOST_STORING) + min(len(configs), MOST_UNPLANNED)
+        most = max(len(configs), 1 + MOST_PLANNED) + min(len(configs), MOST_UNPLANNED)
         limit_s, text = self._decider.time_limit_s, json.dumps(codec.to_json(profile))
         with self._trial_child(first.call) as child, JobPool(PREPARE, text, most=most, time_limit_s=limit_s) as pool:
             listed = [first, *(self._listed(launch, config, profile, device) for config in configs[1:])]
