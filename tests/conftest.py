@@ -26,7 +26,7 @@ KNOWN_COMPILES = Path(__file__).with_name("known_compiles.jsonl")
 RECORDS = "RECORD_COMPILES" in os.environ
 """Whether everything is compiled and written to :data:`KNOWN_COMPILES`, line by line, by whichever worker."""
 EVERY = 8
-"""One in eight known compiles, by its digest, is compiled on every run and must give the recorded report. Chosen by hand;
+"""One in eight known compiles, by its digest, runs every time and must give the recorded report. Chosen by hand;
 doubled, half as many are compiled and a change of the compiler that no hash shows is seen later."""
 
 
