@@ -38,7 +38,7 @@ def __getattr__(name: str) -> object:
 
 
 EXPORTS = {
-    "consumer_kernel": ("ConsumerKernel", "find", "Launch", "positional_first", "Tensor"),
+    "consumer_kernel": ("ConsumerKernel", "find", "Launch", "positional_first", "run_consumer", "Tensor"),
     "feed_report": ("ExportedEntry", "ExportReport", "shape_text", "SkippedRow", "VerifiedEntry", "VerifyReport"),
     "machine_here": ("driver_for", "job_machine", "Machine", "machine_here"),
     "paper_cuda": ("paper_cuda",),

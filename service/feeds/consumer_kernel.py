@@ -80,6 +80,23 @@ def find(spec: str) -> Any:
     return found
 
 
+def run_consumer(consumer: str, told: str) -> None:
+    """Call the job's function ``consumer`` (``FILE.py:function`` or ``module:function``), which records what it
+    launches. Raises :class:`InvalidInput` where there is none or it raises; ``told`` says how it is called."""
+    function = find(consumer)
+    if not callable(function):
+        raise InvalidInput(f"consumer {consumer}: not a function", field="consumer", value=consumer)
+    try:
+        function()
+    except WarpplanError:
+        raise
+    except (Exception, SystemExit) as error:  # the job's own code runs here and may raise anything
+        raise InvalidInput(
+            f"consumer {consumer}: it raised {type(error).__name__}: {error}; it is called without arguments, {told}",
+            field="consumer", value=consumer,
+        ) from error  # fmt: skip
+
+
 def of_kernel(outer: Any, spec: str) -> ConsumerKernel:
     """The same for a kernel object at hand."""
     from triton.runtime.autotuner import Autotuner, Heuristics

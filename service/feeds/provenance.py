@@ -141,6 +141,30 @@ def _read(path: Path) -> EntryProvenance | None:
         return None
 
 
+def why_stale(entry: Path, machine: Machine, *, device: str, profile: str, versions: Mapping[str, str]) -> str:
+    """Why the file ``entry``, if there is one, does not hold for ``device``, the profile with the key ``profile`` and
+    the consumer's packages ``versions`` on ``machine``; "" where it does."""
+    if not entry.exists():
+        return ""
+    found = read_beside(entry)
+    if found is None:
+        return f"{entry.name} was not written by export, or was changed since: export again"
+    if found.device != device:
+        return f"made for {found.device}, not {device}: export again"
+    if reason := found.stale(machine, versions):
+        return f"{reason}: export again"
+    return "" if found.profile == profile else "planned from another profile: export again"
+
+
+def why_not_today(entry: Path, planner: str) -> str:
+    """Why the file ``entry`` may not be what the planner of version ``planner`` would write; "" where it wrote it.
+    Nothing is planned again for that."""
+    made = read_beside(entry)
+    if made is None or made.planner == planner:
+        return ""
+    return f"planned by {made.planner or 'an unknown planner'}, not today's planner: export again"
+
+
 def write_whole(path: Path, data: bytes) -> None:
     """Write ``data`` to ``path`` so that a reader finds all of the old file or all of the new. Raises ``OSError``."""
     path.parent.mkdir(parents=True, exist_ok=True)

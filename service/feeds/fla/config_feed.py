@@ -88,12 +88,13 @@ def verify(request: FeedRequest) -> VerifyReport:
         for launch in launches:
             path = _path(request.out, launch.kernel)
             found = _looked_up(launch)
-            reason = _stale(path, gpu, versions, request)
+            profile = codec.key(request.profile)
+            reason = provenance.why_stale(path, machine_here(), device=gpu.name, profile=profile, versions=versions)
             hit = found is not None and not reason
             if found is None and not reason:
                 reason = _why_missing(path)
             elif hit:
-                reason = _not_today(path, request)
+                reason = provenance.why_not_today(path, request.planner)
             entries.append(VerifiedEntry(_words(launch), "", gpu.name, hit, str(path), found if hit else None, reason))
     identity = (*sorted(versions.items()), ("device", gpu.name))
     return VerifyReport(TARGET, request.consumer, str(request.out), identity, tuple(entries))
@@ -191,27 +192,6 @@ def _reading(out: Path) -> Iterator[None]:
             yield
         finally:
             cache.load_config_file.cache_clear()
-
-
-def _stale(path: Path, gpu: Device, versions: Mapping[str, str], request: FeedRequest) -> str:
-    if not path.exists():
-        return ""
-    found = provenance.read_beside(path)
-    if found is None:
-        return f"{path.name} was not written by export, or was changed since: export again"
-    if found.device != gpu.name:
-        return f"made for {found.device}, not {gpu.name}: export again"
-    if reason := found.stale(machine_here(), versions):
-        return f"{reason}: export again"
-    return "" if found.profile == codec.key(request.profile) else "planned from another profile: export again"
-
-
-def _not_today(path: Path, request: FeedRequest) -> str:
-    """Configurations are not ranked again here: another planner's may be others."""
-    made = provenance.read_beside(path)
-    if made is None or made.planner == request.planner:
-        return ""
-    return f"planned by {made.planner or 'an unknown planner'}, not today's planner: export again"
 
 
 def _why_missing(path: Path) -> str:

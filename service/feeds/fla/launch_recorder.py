@@ -16,9 +16,9 @@ from typing import Any
 from unittest import mock
 
 from warpplan.kernels.triton_types import Autotuner, GpuTarget, Grid, JitFunction
-from warpplan.planner.errors import InvalidInput, WarpplanError
+from warpplan.planner.errors import InvalidInput
 from warpplan.planner.values.device import Device
-from warpplan.service.feeds.consumer_kernel import find
+from warpplan.service.feeds.consumer_kernel import run_consumer
 from warpplan.service.feeds.paper_cuda import paper_cuda
 from warpplan.service.feeds.paper_launch import target_of
 
@@ -83,19 +83,7 @@ def record_launches(consumer: str, gpu: Device) -> tuple[RecordedLaunch, ...]:
         found.setdefault(place, RecordedLaunch(tuner.kernel_name, key, tuner, positional, keywords, grid))
 
     with fla_on_paper(gpu), _kernels_replaced(note):
-        function = find(consumer)
-        if not callable(function):
-            raise InvalidInput(f"consumer {consumer}: not a function", field="consumer", value=consumer)
-        try:
-            function()
-        except WarpplanError:
-            raise
-        except (Exception, SystemExit) as error:  # the job's own code runs here and may raise anything
-            raise InvalidInput(
-                f"consumer {consumer}: it raised {type(error).__name__}: {error}; it is called without arguments, with "
-                "kernels that compute nothing, and should make its tensors on the CPU",
-                field="consumer", value=consumer,
-            ) from error  # fmt: skip
+        run_consumer(consumer, "with kernels that compute nothing, and should make its tensors on the CPU")
     if not found:
         raise InvalidInput(
             f"consumer {consumer}: it launched no autotuned kernel of FLA", field="consumer", value=consumer

@@ -89,12 +89,14 @@ def verify(request: FeedRequest) -> VerifyReport:
             cache = _cache(kernel)
             path = Path(cache._get_local_cache_path())
             found = cache.get()
-            reason = "" if found is None else _stale(path, gpu.name, versions, request)
-            hit = found is not None and not reason
             if found is None:
                 reason = "no usable entry for this key: export it"
-            elif hit:
-                reason = _not_today(path, request)
+            else:
+                profile = codec.key(request.profile)
+                reason = provenance.why_stale(path, machine_here(), device=gpu.name, profile=profile, versions=versions)
+            hit = not reason
+            if hit:
+                reason = provenance.why_not_today(path, request.planner)
             config = _tuning(found) if hit else None
             entries.append(VerifiedEntry(kernel.words, "", gpu.name, hit, str(path), config, reason))
     identity = (*sorted(versions.items()), ("device", gpu.name))
@@ -150,25 +152,6 @@ def _made(request: FeedRequest, gpu: str, versions: Mapping[str, str]) -> proven
         TARGET, device=gpu, driver=here.driver if gpu in here.gpus else "", profile=codec.key(request.profile),
         planner=request.planner, versions=versions,
     )  # fmt: skip
-
-
-def _stale(path: Path, gpu: str, versions: Mapping[str, str], request: FeedRequest) -> str:
-    found = provenance.read_beside(path)
-    if found is None:
-        return f"{path.name} was not written by export, or was changed since: export again"
-    if found.device != gpu:
-        return f"made for {found.device}, not {gpu}: export again"
-    if reason := found.stale(machine_here(), versions):
-        return f"{reason}: export again"
-    return "" if found.profile == codec.key(request.profile) else "planned from another profile: export again"
-
-
-def _not_today(path: Path, request: FeedRequest) -> str:
-    """Configurations are not searched again here: another planner's may be others."""
-    made = provenance.read_beside(path)
-    if made is None or made.planner == request.planner:
-        return ""
-    return f"planned by {made.planner or 'an unknown planner'}, not today's planner: export again"
 
 
 def _tuning(config: Any) -> TuningConfig:

@@ -16,9 +16,9 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from warpplan.planner.errors import InvalidInput, WarpplanError
+from warpplan.planner.errors import InvalidInput
 from warpplan.planner.values.device import Device
-from warpplan.service.feeds.consumer_kernel import find
+from warpplan.service.feeds.consumer_kernel import run_consumer
 from warpplan.service.feeds.fla.launch_recorder import RecordedLaunch, fla_on_paper
 
 
@@ -80,31 +80,24 @@ def record_kernels(consumer: str, gpu: Device) -> tuple[RecordedKernel, ...]:
 
     found: dict[int, RecordedKernel] = {}
 
+    def call_bound(bound: Any, *arguments: object) -> object:
+        with unset_fake_temporarily():
+            host = bound.compile_config(bound.config_spec.default_config(), allow_print=False)
+        if len(bound.kernel.configs) != 1:  # else it is the user's own choice
+            found.setdefault(id(bound), RecordedKernel(bound, arguments))
+        return host(*arguments, _launcher=lambda *_, **__: None)
+
     def call(kernel: Any, *positional: object, **keywords: object) -> object:
         arguments = tuple(kernel.normalize_args(*positional, **keywords))
         with unset_fake_temporarily():
             bound = kernel.bind(arguments)
-            config = bound.config_spec.default_config()
-            host = bound.compile_config(config, allow_print=False)
-        if len(kernel.configs) != 1:  # else it is the user's own choice
-            found.setdefault(id(bound), RecordedKernel(bound, arguments))
-        return host(*arguments, _launcher=lambda *_, **__: None)
+        return call_bound(bound, *arguments)
 
-    with mock.patch.object(Kernel, "__call__", call), mock.patch.object(BoundKernel, "__call__", None):
-        function = find(consumer)
-        if not callable(function):
-            raise InvalidInput(f"consumer {consumer}: not a function", field="consumer", value=consumer)
-        try:
-            with _without_data():
-                function()
-        except WarpplanError:
-            raise
-        except (Exception, SystemExit) as error:  # the job's own code runs here and may raise anything
-            raise InvalidInput(
-                f"consumer {consumer}: it raised {type(error).__name__}: {error}; it is called without arguments, on "
-                'tensors without data that it makes on device="cuda"',
-                field="consumer", value=consumer,
-            ) from error  # fmt: skip
+    with (
+        mock.patch.object(Kernel, "__call__", call), mock.patch.object(BoundKernel, "__call__", call_bound),
+        _without_data(),
+    ):  # fmt: skip
+        run_consumer(consumer, 'on tensors without data that it makes on device="cuda"')
     if not found:
         raise InvalidInput(
             f"consumer {consumer}: it called no kernel that Helion would tune", field="consumer", value=consumer
