@@ -16,6 +16,7 @@ from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from warpplan.kernels.compiler.pipeline.cutting import taken_diagnostics
 from warpplan.kernels.triton_types import AstSource, JitFunction
 from warpplan.planner.errors import InvalidConfig, UnknownName
 
@@ -74,10 +75,13 @@ def element_type(dtype: str) -> str:
 
 
 def compile_report(source: AstSource, options: dict[str, int], target: int, *, what: str) -> CompiledReport:
-    """Compile ``source`` afresh, past Triton's cache, which keeps no assembler log."""
+    """Compile ``source`` afresh, past Triton's cache, which keeps no assembler log. What MLIR says of a pass that
+    fails, the whole module with it, is not printed."""
     log = io.StringIO()
     try:
-        with knobs.nvidia.scope(), knobs.compilation.scope(), contextlib.redirect_stdout(log):
+        with (
+            knobs.nvidia.scope(), knobs.compilation.scope(), contextlib.redirect_stdout(log), taken_diagnostics([]),
+        ):  # fmt: skip
             knobs.nvidia.dump_ptxas_log = True
             knobs.compilation.always_compile = True
             compiled = triton.compile(source, target=GPUTarget("cuda", target, WARP), options=options)

@@ -7,12 +7,13 @@
 Helion's key has the GPU's name, CUDA's release, the kernel's source and its space; not the driver, nor the versions of
 Triton, torch and Helion. Each entry has its provenance beside it, and ``verify`` compares that.
 
-Source: helion 1.5.1, ``helion/autotuner/local_cache.py``.
+Source: helion 1.4.0 and 1.5.1, ``helion/autotuner/local_cache.py``.
 """
 
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -34,7 +35,7 @@ from warpplan.service.feeds.targets import FeedRequest
 
 DESCRIPTION = "Helion's .best_config files, $HELION_CACHE_DIR, for the kernels that a job's function calls"
 TARGET = "helion"
-TESTED = ("1.5.1",)
+TESTED = ("1.4.0", "1.5.1")
 PACKAGES = ("helion", "torch", "triton")
 TOLD = ("block_sizes", "indexing", "pid_type")
 """Of a configuration's settings those that a report shows; the entry has them all."""
@@ -111,6 +112,13 @@ def _versions(request: FeedRequest) -> dict[str, str]:
             field="target", value=TARGET,
         )  # fmt: skip
     require_tested(installed, TESTED, untested=request.untested)
+    try:
+        import helion as _  # noqa: F401  # only whether it can be
+    except ImportError as error:
+        raise InvalidInput(
+            f"Helion {installed.version} cannot be imported: {error}. With torch 2.11 Helion 1.4.0 can, with 2.13 1.5",
+            field="target", value=TARGET,
+        ) from error  # fmt: skip
     if not request.consumer:
         raise InvalidInput(
             "--target helion needs --consumer: a function that calls the job's kernels on tensors of the job's sizes, "
@@ -128,8 +136,11 @@ def _cache(kernel: RecordedKernel) -> Any:
 
 @contextmanager
 def _cache_in(out: Path) -> Iterator[None]:
-    """Helion's caches in ``out``."""
-    with mock.patch.dict(os.environ, {"HELION_CACHE_DIR": str(out)}):
+    """Helion's caches in ``out``; what is compiled meanwhile, which Triton would keep there too, goes."""
+    with (
+        tempfile.TemporaryDirectory(prefix="warpplan-") as compiled,
+        mock.patch.dict(os.environ, {"HELION_CACHE_DIR": str(out), "TRITON_CACHE_DIR": compiled}),
+    ):
         yield
 
 

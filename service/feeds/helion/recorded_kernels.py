@@ -4,7 +4,7 @@
 nothing; its outputs are allocated by its own host function. Helion believes that it is on the GPU that the entries are
 for, and generates for it.
 
-Source: helion 1.5.1, ``helion/runtime/kernel.py`` (``BoundKernel``).
+Source: helion 1.4.0 and 1.5.1, ``helion/runtime/kernel.py`` (``BoundKernel``).
 """
 
 from __future__ import annotations
@@ -132,7 +132,8 @@ def helion_on_paper(gpu: Device) -> Iterator[None]:
 
 @contextmanager
 def _without_data() -> Iterator[None]:
-    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch._subclasses import fake_tensor
 
-    with FakeTensorMode(allow_non_fake_inputs=True):
+    # The first tensor of a mode would start the GPU that torch believes in, of which there may be none.
+    with mock.patch.object(fake_tensor, "init_gpu_context"), fake_tensor.FakeTensorMode(allow_non_fake_inputs=True):
         yield

@@ -4,6 +4,7 @@ that has one on paper."""
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -78,6 +79,25 @@ def listed(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return out
 
 
+WALKS = [
+    helion.Config(block_sizes=[16, 16, 16], num_warps=4, num_stages=3, pid_type="persistent_blocked"),
+    helion.Config(block_sizes=[128, 128, 64], num_warps=8, num_stages=3),
+]
+
+
+@helion.kernel(configs=WALKS, static_shapes=True)
+def walking(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    m, k = x.size()
+    k2, n = y.size()
+    out = torch.empty([m, n], dtype=x.dtype, device=x.device)
+    for tile_m, tile_n in hl.tile([m, n]):
+        acc = hl.zeros([tile_m, tile_n], dtype=torch.float32)
+        for tile_k in hl.tile(k):
+            acc = torch.addmm(acc, x[tile_m, tile_k], y[tile_k, tile_n])
+        out[tile_m, tile_n] = acc.to(x.dtype)
+    return out
+
+
 def empty(*shape):
     return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
 
@@ -91,8 +111,16 @@ def product():
     matmul(doubled(empty(2048, 1024)), empty(1024, 2048))
 
 
+def large():
+    matmul(empty(8192, 4096), empty(4096, 2048))
+
+
 def chosen():
     listed(empty(2048, 1024), empty(1024, 2048))
+
+
+def walked():
+    walking(empty(8192, 8192), empty(8192, 8192))
 
 
 def none():
@@ -125,8 +153,8 @@ def asked(tmp_path: Path) -> Callable[..., FeedRequest]:
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The default and two that are drawn."""
-    monkeypatch.setattr(config_search, "DRAWN", 2)
+    """The default and two neighbours."""
+    monkeypatch.setattr(config_search, "SIDES", ())
     monkeypatch.setattr(config_search, "MOST", 3)
 
 
@@ -142,6 +170,7 @@ def test_helion_hits_every_key(asked: Callable[..., FeedRequest], monkeypatch: p
     assert read(request, monkeypatch) == [None] * 24
     report = best_config_feed.export(request)
     assert len(report.entries) == 24, "and none for the kernel whose configuration is given"
+    assert {path.is_dir() for path in request.out.iterdir()} == {False}, "nothing of what was compiled is left"
     found = read(request, monkeypatch)
     assert all(config is not None for config in found)
     assert [config.config["num_warps"] for config in found] == [entry.config.num_warps for entry in report.entries]
@@ -188,7 +217,7 @@ def test_an_entry_that_was_tuned_is_kept(asked: Callable[..., FeedRequest], monk
 def test_the_fastest_that_is_priced_is_chosen_and_the_same_each_time(
     asked: Callable[..., FeedRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(config_search, "DRAWN", 4)
+    monkeypatch.setattr(config_search, "SIDES", ())
     monkeypatch.setattr(config_search, "MOST", 14)
     request = asked("product")
     kernel = record_kernels(request.consumer, device(H200))[-1]
@@ -209,6 +238,28 @@ def test_of_a_kernels_own_list_the_best_is_chosen(asked: Callable[..., FeedReque
     assert dict(entry.config.kwargs)["block_sizes"] == "128,128,64"
 
 
+def test_a_walk_of_unknown_length_does_not_compete_with_known_loops(asked: Callable[..., FeedRequest]) -> None:
+    """A persistent program's loop over tiles would count as a nominal length, whatever the grid."""
+    (entry,) = best_config_feed.export(asked("walked")).entries
+    assert dict(entry.config.kwargs)["block_sizes"] == "128,128,64"
+
+
+def test_deep_pipelines_are_found_from_helions_default(asked: Callable[..., FeedRequest]) -> None:
+    """Of its default's one stage every neighbour in one setting may be slower where two changed settings are faster."""
+    request = asked("large")
+    kernel = record_kernels(request.consumer, device(H200))[-1]
+    config, _ = config_search.search(kernel, request.profile, device(H200), {})
+    assert config.config["num_stages"] >= 3
+    assert min(config.config["block_sizes"][:2]) >= 128
+
+
+@pytest.mark.usefixtures("few")
+def test_a_torch_with_cuda_needs_no_gpu(asked: Callable[..., FeedRequest], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a torch would start the GPU that it believes in with the first tensor without data."""
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda *_: "cuda")
+    assert best_config_feed.export(asked("product")).entries
+
+
 @pytest.mark.parametrize(
     ("function", "why"),
     [
@@ -221,6 +272,15 @@ def test_of_a_kernels_own_list_the_best_is_chosen(asked: Callable[..., FeedReque
 def test_a_consumer_that_calls_nothing_is_refused(asked: Callable[..., FeedRequest], function: str, why: str) -> None:
     with pytest.raises(InvalidInput, match=why):
         best_config_feed.export(asked(function))
+
+
+def test_a_helion_that_cannot_be_imported_is_named(
+    asked: Callable[..., FeedRequest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As 1.5.1 cannot with torch 2.11."""
+    monkeypatch.setitem(sys.modules, "helion", None)
+    with pytest.raises(InvalidInput, match=r"Helion [\d.]+ cannot be imported.*torch 2\.11"):
+        best_config_feed.export(asked("product"))
 
 
 def test_without_cudas_release_there_is_no_key(
