@@ -1,7 +1,8 @@
 """Kernels of Helion's public examples at fixed sizes: as a consumer of ``--target helion``, and on a GPU's tensors.
 
-``HELION_EXAMPLES`` names the folder with the examples (``matmul.py``, ``attention.py``, …) as Helion's repository has
-them. ``helion_cases.py:calls`` is a function as ``warpplan export --consumer`` takes it.
+``HELION_EXAMPLES`` names the folder with the examples (``attention.py``, ``rms_norm.py``, …) as Helion's repository has
+them, and in ``readme.py`` the product of its README: that of the examples takes a function, and Helion's key then
+holds an address. ``helion_cases.py:calls`` is a function as ``warpplan export --consumer`` takes it.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ COUNTS = {
     "geglu": 1, "fp8_gemm": 1, "helion_gdn_fwd_h": 1,
 }  # fmt: skip
 FILES = {
-    "attention_output": "attention", "causal_attention_output": "attention", "rms_norm_fwd": "rms_norm",
-    "softmax_two_pass": "softmax", "helion_gdn_fwd_h": "gdn_fwd_h",
+    "matmul": "readme", "attention_output": "attention", "causal_attention_output": "attention",
+    "rms_norm_fwd": "rms_norm", "softmax_two_pass": "softmax", "helion_gdn_fwd_h": "gdn_fwd_h",
 }  # fmt: skip
 """Where a file has another name than its kernel."""
 

@@ -37,6 +37,9 @@ DESCRIPTION = "Helion's .best_config files, $HELION_CACHE_DIR, for the kernels t
 TARGET = "helion"
 TESTED = ("1.4.0", "1.5.1")
 PACKAGES = ("helion", "torch", "triton")
+ADDRESS = " at 0x"
+"""In the text of a key: that of an object, such as a function that is passed to a kernel."""
+OF_ONE_PROCESS = "Helion's key holds an object's address, and no other process finds the entry: pass no function"
 TOLD = ("block_sizes", "indexing", "pid_type")
 """Of a configuration's settings those that a report shows; the entry has them all."""
 
@@ -60,12 +63,13 @@ def export(request: FeedRequest) -> ExportReport:
         kernels = record_kernels(request.consumer, gpu)
         for done, kernel in enumerate(kernels):
             request.progress(done, len(kernels), kernel.name)
+            cache = _cache(kernel)
             try:
+                _require_lasting(kernel, cache)
                 config, time_us = search(kernel, request.profile, gpu, reports)
             except WarpplanError as error:
                 skipped.append(SkippedRow(kernel.words, "", gpu.name, str(error)))
                 continue
-            cache = _cache(kernel)
             path = Path(cache._get_local_cache_path())
             kept += _put(path, cache, config, _made(request, gpu.name, versions))
             key = (str(cache.key.stable_hash()),)
@@ -90,7 +94,9 @@ def verify(request: FeedRequest) -> VerifyReport:
             cache = _cache(kernel)
             path = Path(cache._get_local_cache_path())
             found = cache.get()
-            if found is None:
+            if ADDRESS in repr(cache.key):
+                reason = OF_ONE_PROCESS
+            elif found is None:
                 reason = "no usable entry for this key: export it"
             else:
                 profile = codec.key(request.profile)
@@ -126,6 +132,11 @@ def _versions(request: FeedRequest) -> dict[str, str]:
             field="consumer",
         )
     return {name: metadata.version(name).partition("+")[0] for name in PACKAGES}
+
+
+def _require_lasting(kernel: RecordedKernel, cache: Any) -> None:
+    if ADDRESS in repr(cache.key):
+        raise InvalidInput(f"{kernel.name}: {OF_ONE_PROCESS}", field="consumer", value=kernel.name)
 
 
 def _cache(kernel: RecordedKernel) -> Any:

@@ -107,10 +107,12 @@ def record_kernels(consumer: str, gpu: Device) -> tuple[RecordedKernel, ...]:
 
 @contextmanager
 def helion_on_paper(gpu: Device) -> Iterator[None]:
-    """Triton, torch and what Helion asks of torch answer for ``gpu``. Raises :class:`InvalidInput` where torch's CUDA
-    release, part of Helion's key, is not known."""
+    """Triton, torch and what Helion asks of torch answer for ``gpu``; tensors without data have the keys of a job's.
+    Raises :class:`InvalidInput` where torch's CUDA release, part of Helion's key, is not known."""
     import torch
+    from helion.runtime.kernel import _specialization_extractors
     from torch._dynamo.device_interface import CudaInterface
+    from torch._subclasses.fake_tensor import FakeTensor
 
     if torch.version.cuda is None:
         raise InvalidInput(
@@ -126,7 +128,12 @@ def helion_on_paper(gpu: Device) -> Iterator[None]:
         worker = type("PaperWorker", (CudaInterface.Worker,), {
             **answers, "current_device": staticmethod(lambda: 0), "set_device": staticmethod(lambda _: None),
         })  # fmt: skip
-        with mock.patch.multiple(CudaInterface, **answers, Worker=worker):
+        # Keys are texts, in which sizes of tensors without data look otherwise.
+        keys = {FakeTensor: _specialization_extractors[torch.Tensor]}
+        with (
+            mock.patch.multiple(CudaInterface, **answers, Worker=worker),
+            mock.patch.dict(_specialization_extractors, keys),
+        ):
             yield
 
 

@@ -98,6 +98,22 @@ def walking(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return out
 
 
+@helion.kernel(static_shapes=True)
+def applied(x: torch.Tensor, function=lambda value: value * 2) -> torch.Tensor:
+    out = torch.empty_like(x)
+    for tile in hl.tile(x.size()):
+        out[tile] = function(x[tile])
+    return out
+
+
+@helion.kernel(static_shapes=False)
+def scaled(x: torch.Tensor, factor: float) -> torch.Tensor:
+    out = torch.empty_like(x)
+    for tile in hl.tile(x.size()):
+        out[tile] = x[tile] * factor
+    return out
+
+
 def empty(*shape):
     return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
 
@@ -109,6 +125,15 @@ def many():
 
 def product():
     matmul(doubled(empty(2048, 1024)), empty(1024, 2048))
+
+
+def with_function():
+    applied(empty(64, 64))
+    doubled(empty(64, 64))
+
+
+def of_any_size():
+    scaled(empty(100, 64), 2.0)
 
 
 def large():
@@ -272,6 +297,30 @@ def test_a_torch_with_cuda_needs_no_gpu(asked: Callable[..., FeedRequest], monke
 def test_a_consumer_that_calls_nothing_is_refused(asked: Callable[..., FeedRequest], function: str, why: str) -> None:
     with pytest.raises(InvalidInput, match=why):
         best_config_feed.export(asked(function))
+
+
+@pytest.mark.parametrize("function", ["product", "of_any_size"])
+def test_keys_are_those_of_a_jobs_own_tensors(asked: Callable[..., FeedRequest], function: str) -> None:
+    """Helion's key is a text, and a tensor without data has another class. A CPU's tensors stand for a job's here."""
+    for kernel in record_kernels(asked(function).consumer, device(H200)):
+        given = kernel.arguments
+        real = [torch.empty(a.shape, dtype=a.dtype) if isinstance(a, torch.Tensor) else a for a in given]
+        decorated = kernel.bound.kernel
+        for recorded, ours in zip(given, real, strict=True):
+            assert repr(decorated._specialization_key(recorded)) == repr(decorated._specialization_key(ours))
+        assert type(real[0]) is torch.Tensor
+        assert type(given[0]) is not torch.Tensor
+
+
+@pytest.mark.usefixtures("few")
+def test_a_key_of_one_process_is_refused(asked: Callable[..., FeedRequest]) -> None:
+    """Of a function that is passed Helion's key has the address."""
+    request = asked("with_function")
+    report = best_config_feed.export(request)
+    assert [skipped.shape[0] for skipped in report.skipped] == ["applied"]
+    assert "no other process" in report.skipped[0].reason
+    verified = best_config_feed.verify(request)
+    assert {entry.shape[0]: entry.hit for entry in verified.entries} == {"applied": False, "doubled": True}
 
 
 def test_a_helion_that_cannot_be_imported_is_named(
