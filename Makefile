@@ -33,7 +33,7 @@ FEED_TESTS := tests/service/feeds/test_triton_autotune.py tests/service/feeds/te
 CONSUMERS := build/feeds/site
 MOE_FACTS := service/feeds/moe_facts/data
 
-.PHONY: help run test test-feeds moe-facts docs compile-matrix fuzz golden known-compiles solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor bench-inductor-table bench-flex corpus bench-corpus gpu bench-launches bench-solver bench-optimality bench-packing bench-planning bench-ablation bench-monotone bench-vector-add bench-kernels bench-gemm-many bench-splits bench-early-launch bench-block bench-clusters bench-power bench-readings bench-tma-fill bench-consumers bench-fla bench-moe-samples bench-moe-tables bench-partitions example-moe example-train build clean imports
+.PHONY: help run test test-feeds moe-facts docs compile-matrix fuzz golden known-compiles solved-loops lint format profile bench-gemm bench-regret bench-traces bench-report bench-accuracy bench-compiler bench-inductor bench-inductor-table bench-flex corpus bench-corpus gpu bench-launches bench-solver bench-optimality bench-packing bench-planning bench-ablation bench-monotone bench-vector-add bench-kernels bench-gemm-many bench-splits bench-early-launch bench-block bench-clusters bench-power bench-readings bench-tma-fill bench-consumers bench-fla bench-helion bench-moe-samples bench-moe-tables bench-partitions example-moe example-train build clean imports
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -142,6 +142,12 @@ bench-consumers: $(VENV)/.gpu  ## GPU: exported entries of consumers' kernels, a
 bench-fla: $(VENV)/.gpu  ## GPU: the files exported for FLA's kernels, against timing their whole lists
 	$(BIN)/python -m pip install --quiet --no-deps --no-compile --upgrade --target build/fla $(filter fla-core%,$(FEED_WHEELS)) einops
 	$(BIN)/python benchmarks/bench_fla.py --site build/fla --ranked build/fla_ranked
+
+bench-helion: $(VENV)/.gpu  ## GPU: Helion's entries against its own search; HELION_EXAMPLES=FOLDER of its examples
+	$(BIN)/python -m pip install --quiet helion==1.4.0
+	rm -rf build/helion_cache
+	$(BIN)/warpplan export --target helion --consumer benchmarks/helion_cases.py:calls --out build/helion_cache
+	$(BIN)/python benchmarks/bench_helion.py --cache build/helion_cache
 
 bench-moe-samples: $(VENV)/.gpu $(CONSUMERS)/.ready  ## GPU: random configurations of vLLM's fused-MoE kernel on training layers
 	$(BIN)/python benchmarks/bench_moe_samples.py --site $(CONSUMERS)

@@ -1,8 +1,8 @@
 """GPU: the entries that ``warpplan export --target helion`` writes, against Helion's own search.
 
-    export HELION_EXAMPLES=build/helion/examples
-    warpplan export --target helion --consumer benchmarks/helion_cases.py:calls --out build/helion/cache  # needs no GPU
-    python benchmarks/bench_helion.py --cache build/helion/cache --out benchmarks/results
+    export HELION_EXAMPLES=FOLDER  # as helion_cases.py says
+    warpplan export --target helion --consumer benchmarks/helion_cases.py:calls --out build/helion_cache  # needs no GPU
+    python benchmarks/bench_helion.py --cache build/helion_cache --out benchmarks/results
 
 Kernels are those of Helion's public examples as they are, sizes are drawn with a fixed seed (``helion_cases.py``). Of
 each, in one process: Helion's own cache reads our entry, Helion searches anew (``quick`` effort, at most

@@ -242,7 +242,6 @@ def test_an_entry_that_was_tuned_is_kept(asked: Callable[..., FeedRequest], monk
 def test_the_fastest_that_is_priced_is_chosen_and_the_same_each_time(
     asked: Callable[..., FeedRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(config_search, "SIDES", ())
     monkeypatch.setattr(config_search, "MOST", 14)
     request = asked("product")
     kernel = record_kernels(request.consumer, device(H200))[-1]
@@ -269,13 +268,19 @@ def test_a_walk_of_unknown_length_does_not_compete_with_known_loops(asked: Calla
     assert dict(entry.config.kwargs)["block_sizes"] == "128,128,64"
 
 
-def test_deep_pipelines_are_found_from_helions_default(asked: Callable[..., FeedRequest]) -> None:
+def test_deep_pipelines_are_found_and_the_default_stays_where_little_is_gained(
+    asked: Callable[..., FeedRequest], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of its default's one stage every neighbour in one setting may be slower where two changed settings are faster."""
     request = asked("large")
     kernel = record_kernels(request.consumer, device(H200))[-1]
     config, _ = config_search.search(kernel, request.profile, device(H200), {})
     assert config.config["num_stages"] >= 3
     assert min(config.config["block_sizes"][:2]) >= 128
+    monkeypatch.setattr(config_search, "LEAST_GAIN", 1e9)
+    monkeypatch.setattr(config_search, "MOST", 5)
+    kept, _ = config_search.search(kernel, request.profile, device(H200), {})
+    assert kept == kernel.bound.config_spec.default_config()
 
 
 @pytest.mark.usefixtures("few")
