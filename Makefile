@@ -147,7 +147,7 @@ bench-helion: $(VENV)/.gpu  ## GPU: Helion's entries against its own search; HEL
 	$(BIN)/python -m pip install --quiet helion==1.4.0
 	rm -rf build/helion_cache
 	$(BIN)/warpplan export --target helion --consumer benchmarks/helion_cases.py:calls --out build/helion_cache
-	$(BIN)/python benchmarks/bench_helion.py --cache build/helion_cache
+	$(BIN)/python benchmarks/bench_helion.py --cache build/helion_cache --search-s 20
 
 bench-moe-samples: $(VENV)/.gpu $(CONSUMERS)/.ready  ## GPU: random configurations of vLLM's fused-MoE kernel on training layers
 	$(BIN)/python benchmarks/bench_moe_samples.py --site $(CONSUMERS)

@@ -6,7 +6,7 @@
 
 Kernels are those of Helion's public examples as they are, sizes are drawn with a fixed seed (``helion_cases.py``). Of
 each, in one process: Helion's own cache reads our entry, Helion searches anew (``quick`` effort, at most
-``--search-s``), and three configurations are timed in turn by CUDA graphs: ours, that of the search, and Helion's
+``--search-s``), and three configurations are timed alternately by CUDA graphs: ours, that of the search, and Helion's
 default, which runs without an entry and without a search. Of kernels with products the configuration of the search runs
 under ``planned`` too. Torch's kernel is beside them where it has one. Each one's outputs, NaN before, are compared with
 the default's. A row that was measured is kept, and a run that was interrupted goes on.
@@ -63,14 +63,13 @@ def measured(case: HelionCase, cache: str, search_s: int) -> Row:
         runs["planned"] = under_plans(runs["searched"])
     launches: dict[str, Any] = {}
     failed: dict[str, str] = {}
-    expected: Any = None
+    expected = poisoned(runs["default"], given)  # where it fails, so does the row
     for name, run in runs.items():
         try:
             found = poisoned(run, given)
         except Exception as error:
             failed[name] = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
             continue
-        expected = found if expected is None else expected
         worst = max(difference(a, b) for a, b in zip(found, expected, strict=True))
         if worst <= TOLERANCE:
             launches[name] = lambda run=run: run(*given)
@@ -139,7 +138,7 @@ def difference(one: Any, other: Any) -> float:
 
 
 def timed(launches: Mapping[str, Any]) -> dict[str, float]:
-    """Medians in µs, read in turn on a card that has been kept busy."""
+    """Medians in µs, read alternately on a card that has been kept busy."""
     from graph_timing import capture, interleaved, run_for, summary
 
     graphs = {name: capture([launch], 100.0) for name, launch in launches.items()}
@@ -166,7 +165,7 @@ def judged(case: HelionCase, result: Row) -> Row:
 
 
 def figures(rows: Sequence[Row]) -> Row:
-    """Geometric means; a choice that did not run has none and is the worst."""
+    """Geometric means; a configuration that did not run has none and is the worst."""
     over = [row["searched_over_ours"] for row in rows]
     planned = [row["searched_over_planned"] for row in rows if "searched_over_planned" in row]
     default = [row["default_over_ours"] for row in rows if row["default_over_ours"]]
@@ -200,6 +199,8 @@ def main() -> None:
     parser.add_argument("--search-s", type=int, default=60, help="the longest that Helion searches a kernel")
     parser.add_argument("--limit-s", type=float, default=float("inf"), help="start nothing later; what is done is kept")
     chosen = parser.parse_args()
+    if "HELION_EXAMPLES" not in os.environ:
+        parser.error("HELION_EXAMPLES is not set: name the folder of Helion's examples, as helion_cases.py says")
     until = time.monotonic() + chosen.limit_s
     store = RowStore(chosen.out / NAME, ("label",), {"seed": SEED, "search_s": chosen.search_s}, fresh=chosen.fresh)
     done = store.rows()

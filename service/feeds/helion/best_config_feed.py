@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from warpplan.kernels.compiler.exceptions import reason_of
 from warpplan.planner.errors import InvalidInput, StoreError, WarpplanError
 from warpplan.planner.values import codec
 from warpplan.planner.values.device import device
@@ -39,7 +40,6 @@ TESTED = ("1.4.0", "1.5.1")
 PACKAGES = ("helion", "torch", "triton")
 ADDRESS = " at 0x"
 """In the text of a key: that of an object, such as a function that is passed to a kernel."""
-OF_ONE_PROCESS = "Helion's key holds an object's address, and no other process finds the entry: pass no function"
 TOLD = ("block_sizes", "indexing", "pid_type")
 """Of a configuration's settings those that a report shows; the entry has them all."""
 
@@ -63,15 +63,17 @@ def export(request: FeedRequest) -> ExportReport:
         kernels = record_kernels(request.consumer, gpu)
         for done, kernel in enumerate(kernels):
             request.progress(done, len(kernels), kernel.name)
-            cache = _cache(kernel)
             try:
-                _require_lasting(kernel, cache)
+                cache = _cache(kernel)
+                _require_read(kernel, cache)
                 config, time_us = search(kernel, request.profile, gpu, reports)
-            except WarpplanError as error:
-                skipped.append(SkippedRow(kernel.words, "", gpu.name, str(error)))
+                path = Path(cache._get_local_cache_path())
+                kept += _put(path, cache, config, _made(request, gpu.name, versions))
+            except StoreError:
+                raise
+            except Exception as error:  # Helion's code runs here: another kernel's entry may be had
+                skipped.append(SkippedRow(kernel.words, "", gpu.name, reason_of(error, WarpplanError)))
                 continue
-            path = Path(cache._get_local_cache_path())
-            kept += _put(path, cache, config, _made(request, gpu.name, versions))
             key = (str(cache.key.stable_hash()),)
             entries.append(ExportedEntry(kernel.words, "", gpu.name, key, str(path), _tuning(config), time_us))
     if not entries:
@@ -94,11 +96,10 @@ def verify(request: FeedRequest) -> VerifyReport:
             cache = _cache(kernel)
             path = Path(cache._get_local_cache_path())
             found = cache.get()
-            if ADDRESS in repr(cache.key):
-                reason = OF_ONE_PROCESS
-            elif found is None:
+            reason = _why_never_read(kernel, cache)
+            if not reason and found is None:
                 reason = "no usable entry for this key: export it"
-            else:
+            elif not reason:
                 profile = codec.key(request.profile)
                 reason = provenance.why_stale(path, machine_here(), device=gpu.name, profile=profile, versions=versions)
             hit = not reason
@@ -134,9 +135,17 @@ def _versions(request: FeedRequest) -> dict[str, str]:
     return {name: metadata.version(name).partition("+")[0] for name in PACKAGES}
 
 
-def _require_lasting(kernel: RecordedKernel, cache: Any) -> None:
+def _why_never_read(kernel: RecordedKernel, cache: Any) -> str:
+    """Why no job finds the entry; "" where one does."""
     if ADDRESS in repr(cache.key):
-        raise InvalidInput(f"{kernel.name}: {OF_ONE_PROCESS}", field="consumer", value=kernel.name)
+        return "Helion's key holds an object's address, and no other process finds the entry: pass no function"
+    wanted = kernel.bound.settings.autotune_cache
+    return "" if wanted == type(cache).__name__ else f"the job reads {wanted}; entries are for {type(cache).__name__}"
+
+
+def _require_read(kernel: RecordedKernel, cache: Any) -> None:
+    if reason := _why_never_read(kernel, cache):
+        raise InvalidInput(f"{kernel.name}: {reason}", field="consumer", value=kernel.name)
 
 
 def _cache(kernel: RecordedKernel) -> Any:

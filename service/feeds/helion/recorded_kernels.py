@@ -10,7 +10,7 @@ Source: helion 1.4.0 and 1.5.1, ``helion/runtime/kernel.py`` (``BoundKernel``).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +20,11 @@ from warpplan.planner.errors import InvalidInput
 from warpplan.planner.values.device import Device
 from warpplan.service.feeds.consumer_kernel import run_consumer
 from warpplan.service.feeds.fla.launch_recorder import RecordedLaunch, fla_on_paper
+
+RECORDED = "_warpplan_recorded"
+"""Attribute of the mode that a job's tensors are made in."""
+ALIGNMENT, ALIGNED_BYTES = "tensor_descriptor_runtime_alignment_signature", 16
+"""What Helion 1.5.1 asks of a tensor: does it begin on so many bytes, and with its storage?"""
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,8 @@ def record_kernels(consumer: str, gpu: Device) -> tuple[RecordedKernel, ...]:
     def call_bound(bound: Any, *arguments: object) -> object:
         with unset_fake_temporarily():
             host = bound.compile_config(bound.config_spec.default_config(), allow_print=False)
-        if len(bound.kernel.configs) != 1:  # else it is the user's own choice
+        chosen = len(bound.kernel.configs) == 1 or bound.kernel.settings.autotune_effort == "none"
+        if not chosen:  # by the user, or Helion's default: it asks no cache then
             found.setdefault(id(bound), RecordedKernel(bound, arguments))
         return host(*arguments, _launcher=lambda *_, **__: None)
 
@@ -110,9 +116,7 @@ def helion_on_paper(gpu: Device) -> Iterator[None]:
     """Triton, torch and what Helion asks of torch answer for ``gpu``; tensors without data have the keys of a job's.
     Raises :class:`InvalidInput` where torch's CUDA release, part of Helion's key, is not known."""
     import torch
-    from helion.runtime.kernel import _specialization_extractors
     from torch._dynamo.device_interface import CudaInterface
-    from torch._subclasses.fake_tensor import FakeTensor
 
     if torch.version.cuda is None:
         raise InvalidInput(
@@ -128,19 +132,48 @@ def helion_on_paper(gpu: Device) -> Iterator[None]:
         worker = type("PaperWorker", (CudaInterface.Worker,), {
             **answers, "current_device": staticmethod(lambda: 0), "set_device": staticmethod(lambda _: None),
         })  # fmt: skip
-        # Keys are texts, in which sizes of tensors without data look otherwise.
-        keys = {FakeTensor: _specialization_extractors[torch.Tensor]}
-        with (
-            mock.patch.multiple(CudaInterface, **answers, Worker=worker),
-            mock.patch.dict(_specialization_extractors, keys),
-        ):
+        with mock.patch.multiple(CudaInterface, **answers, Worker=worker), _keys_as_in_jobs():
             yield
+
+
+@contextmanager
+def _keys_as_in_jobs() -> Iterator[None]:
+    """Helion's keys are texts, in which sizes of tensors without data are written otherwise; and it takes none of them
+    to be aligned, as memory that is allocated is."""
+    from helion._compiler import compile_environment
+    from helion.runtime.kernel import _specialization_extractors as extractors
+    from torch import Tensor
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    concrete, traced = extractors[Tensor], extractors[FakeTensor]
+    alignment = getattr(compile_environment, ALIGNMENT, None)  # not in 1.4.0
+
+    def key(kernel: Any, tensor: Any) -> object:
+        return (concrete if _is_recorded(tensor) else traced)(kernel, tensor)
+
+    def aligned(value: Any) -> object:
+        if not _is_recorded(value):
+            return alignment(value) if alignment is not None else None
+        offset = value.storage_offset()
+        return offset * value.element_size() % ALIGNED_BYTES == 0, offset == 0
+
+    with mock.patch.dict(extractors, {FakeTensor: key}), ExitStack() as stack:
+        if alignment is not None:
+            stack.enter_context(mock.patch.object(compile_environment, ALIGNMENT, aligned))
+        yield
+
+
+def _is_recorded(value: object) -> bool:
+    """Whether it is a tensor of the job's; Helion has some without data of its own."""
+    return getattr(getattr(value, "fake_mode", None), RECORDED, False)
 
 
 @contextmanager
 def _without_data() -> Iterator[None]:
     from torch._subclasses import fake_tensor
 
+    mode = fake_tensor.FakeTensorMode(allow_non_fake_inputs=True)
+    setattr(mode, RECORDED, True)
     # The first tensor of a mode would start the GPU that torch believes in, of which there may be none.
-    with mock.patch.object(fake_tensor, "init_gpu_context"), fake_tensor.FakeTensorMode(allow_non_fake_inputs=True):
+    with mock.patch.object(fake_tensor, "init_gpu_context"), mode:
         yield

@@ -63,7 +63,10 @@ def given(x: torch.Tensor) -> torch.Tensor:
     return out
 
 
-LISTED = [helion.Config(block_sizes=[m, n, 64], num_warps=w, num_stages=3) for m, n, w in ((16, 16, 4), (128, 128, 8))]
+LISTED = [
+    helion.Config(block_sizes=[m, n, 64], l2_groupings=4, num_warps=w, num_stages=3)
+    for m, n, w in ((16, 16, 4), (128, 128, 8))
+]  # a grouping in the short form that Helion takes, too
 
 
 @helion.kernel(configs=LISTED, static_shapes=True)
@@ -125,6 +128,28 @@ def many():
 
 def product():
     matmul(doubled(empty(2048, 1024)), empty(1024, 2048))
+
+
+@helion.kernel(static_shapes=True, autotune_effort="none")
+def untuned(x: torch.Tensor) -> torch.Tensor:
+    out = torch.empty_like(x)
+    for tile in hl.tile(x.size()):
+        out[tile] = x[tile] + x[tile]
+    return out
+
+
+@helion.kernel(static_shapes=True, autotune_cache="StrictLocalAutotuneCache")
+def strictly(x: torch.Tensor) -> torch.Tensor:
+    out = torch.empty_like(x)
+    for tile in hl.tile(x.size()):
+        out[tile] = x[tile] + x[tile]
+    return out
+
+
+def never_read():
+    untuned(empty(64, 64))
+    strictly(empty(64, 64))
+    doubled(empty(64, 64))
 
 
 def with_function():
@@ -310,11 +335,12 @@ def test_keys_are_those_of_a_jobs_own_tensors(asked: Callable[..., FeedRequest],
     for kernel in record_kernels(asked(function).consumer, device(H200)):
         given = kernel.arguments
         real = [torch.empty(a.shape, dtype=a.dtype) if isinstance(a, torch.Tensor) else a for a in given]
-        decorated = kernel.bound.kernel
-        for recorded, ours in zip(given, real, strict=True):
-            assert repr(decorated._specialization_key(recorded)) == repr(decorated._specialization_key(ours))
         assert type(real[0]) is torch.Tensor
         assert type(given[0]) is not torch.Tensor
+        decorated, key = kernel.bound.kernel, LocalAutotuneCache(kernel.search()).key
+        for recorded, ours in zip(given, real, strict=True):
+            assert repr(decorated._specialization_key(recorded)) == repr(decorated._specialization_key(ours))
+        assert repr(key.extra_results) == repr(tuple(extra(real) for extra in kernel.bound._specialize_extra()))
 
 
 @pytest.mark.usefixtures("few")
@@ -326,6 +352,15 @@ def test_a_key_of_one_process_is_refused(asked: Callable[..., FeedRequest]) -> N
     assert "no other process" in report.skipped[0].reason
     verified = best_config_feed.verify(request)
     assert {entry.shape[0]: entry.hit for entry in verified.entries} == {"applied": False, "doubled": True}
+
+
+@pytest.mark.usefixtures("few")
+def test_what_helion_does_not_read_is_not_written(asked: Callable[..., FeedRequest]) -> None:
+    report = best_config_feed.export(asked("never_read"))
+    assert [entry.shape[0] for entry in report.entries] == ["doubled"]
+    (skipped,) = report.skipped
+    assert skipped.shape[0] == "strictly", "one that is not tuned asks for nothing"
+    assert "StrictLocalAutotuneCache" in skipped.reason
 
 
 def test_a_helion_that_cannot_be_imported_is_named(
