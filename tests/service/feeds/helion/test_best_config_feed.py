@@ -34,8 +34,7 @@ import helion.language as hl
 import torch
 
 
-@helion.kernel(static_shapes=True)
-def matmul(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def matmul_body(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     m, k = x.size()
     k2, n = y.size()
     out = torch.empty([m, n], dtype=x.dtype, device=x.device)
@@ -45,6 +44,9 @@ def matmul(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             acc = torch.addmm(acc, x[tile_m, tile_k], y[tile_k, tile_n])
         out[tile_m, tile_n] = acc.to(x.dtype)
     return out
+
+
+matmul = helion.kernel(matmul_body, static_shapes=True)
 
 
 @helion.kernel(static_shapes=True)
@@ -67,38 +69,14 @@ LISTED = [
     helion.Config(block_sizes=[m, n, 64], l2_groupings=4, num_warps=w, num_stages=3)
     for m, n, w in ((16, 16, 4), (128, 128, 8))
 ]  # a grouping in the short form that Helion takes, too
-
-
-@helion.kernel(configs=LISTED, static_shapes=True)
-def listed(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    m, k = x.size()
-    k2, n = y.size()
-    out = torch.empty([m, n], dtype=x.dtype, device=x.device)
-    for tile_m, tile_n in hl.tile([m, n]):
-        acc = hl.zeros([tile_m, tile_n], dtype=torch.float32)
-        for tile_k in hl.tile(k):
-            acc = torch.addmm(acc, x[tile_m, tile_k], y[tile_k, tile_n])
-        out[tile_m, tile_n] = acc.to(x.dtype)
-    return out
+listed = helion.kernel(matmul_body, configs=LISTED, static_shapes=True)
 
 
 WALKS = [
     helion.Config(block_sizes=[16, 16, 16], num_warps=4, num_stages=3, pid_type="persistent_blocked"),
     helion.Config(block_sizes=[128, 128, 64], num_warps=8, num_stages=3),
 ]
-
-
-@helion.kernel(configs=WALKS, static_shapes=True)
-def walking(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    m, k = x.size()
-    k2, n = y.size()
-    out = torch.empty([m, n], dtype=x.dtype, device=x.device)
-    for tile_m, tile_n in hl.tile([m, n]):
-        acc = hl.zeros([tile_m, tile_n], dtype=torch.float32)
-        for tile_k in hl.tile(k):
-            acc = torch.addmm(acc, x[tile_m, tile_k], y[tile_k, tile_n])
-        out[tile_m, tile_n] = acc.to(x.dtype)
-    return out
+walking = helion.kernel(matmul_body, configs=WALKS, static_shapes=True)
 
 
 @helion.kernel(static_shapes=True)
