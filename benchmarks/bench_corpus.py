@@ -8,7 +8,8 @@
 beforehand on all cores; both and the peers are checked against torch, then timed in turn with the L2 cache cold (input
 sets that fill it) and warm (one set).
 ``first``: seconds of the first launch from cold caches, each side in a process of its own, and again in a later process
-with the caches that it left: Triton's own tuning of the list against all that ``planned`` does in its place. ``soak``:
+with the caches that it left: Triton's own tuning of the list (``autotuned``), ``planned()``, which goes on beside the
+job until its launches have settled on a configuration, and ``planned(background=False)``, which waits (``waiting``). ``soak``:
 see ``corpus_soak.py``. Every finished row is kept: a run that was interrupted, or that ``--limit-s`` ended, goes on
 where it stopped, and one of some kernels (``--only``) leaves the other kernels' rows in the file; ``date`` says when a
 row was measured. Children have time limits: a hang costs its row. A row of ``compare`` has what ``planned`` tried, with
@@ -19,12 +20,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,10 @@ MOST_SETS = 32
 PEAK_FLOPS, PEAK_BYTES = 1.5e15, 4.8e12
 """For a first estimate of a kernel's time, in which only the rounds of a reading depend on it."""
 LEAST_US = 3.0
+BESIDE = ("settled_s", "us_at_first", "us_settled", "decided")
+SETTLED_S, LAUNCHES_AT_ONCE, AFTER_SETTLED = 30.0, 21, 400
+"""Of ``first``: how long a job launches until its list is settled, launches between two looks at the clock, and those
+that follow."""
 GOALS = {
     "with_dot_over_autotuned": 1.15, "worst_over_autotuned": 0.99, "pointer_gemm_over_cublas": 0.98,
     "moe_over_autotuned": 1.10, "attention_backward_over_autotuned": 1.15, "attention_over_cudnn": 1.0,
@@ -160,7 +164,8 @@ def decided(folder: Path) -> Row:
 
 def first_launch(entry: Entry, side: str, caches: str) -> Row:
     """Seconds from the call to the end of the launch, with Triton's cache and ours in the folder ``caches``; and which
-    configuration was chosen of how many."""
+    configuration was chosen of how many. Where the list is decided on beside the job, also the seconds until the job's
+    launches have settled on a configuration, and the microseconds of a launch before and after."""
     import contextlib
 
     from corpus_launch import Made, fresh, tuned
@@ -169,19 +174,61 @@ def first_launch(entry: Entry, side: str, caches: str) -> Row:
     os.environ["TRITON_CACHE_DIR"] = caches
     from warpplan.kernels import planned
 
-    context: Any = planned(background=False) if side == "planned" else contextlib.nullcontext()
+    contexts: dict[str, Any] = {"planned": planned(), "waiting": planned(background=False)}
     problem = entry.problem()
     made = Made(problem, 0)
     kernel = fresh(entry)
     launch = tuned(entry, problem, made.views, kernel)
     wait()
     begun = time.perf_counter()
-    with context:
+    found: Row = {}
+    with contexts.get(side, contextlib.nullcontext()):
+        launch()
+        wait()
+        seconds = round(time.perf_counter() - begun, 3)
+        if side == "planned":
+            found = settling(launch, Path(caches) / "warpplan", begun)
+    chosen = str(getattr(kernel, "best_config", ""))
+    return {"status": "ok", "seconds": seconds, "chosen": chosen, "listed": len(entry.configs), **found}
+
+
+def settling(launch: Callable[[], object], folder: Path, begun: float) -> Row:
+    """Launch as a job does until its list's decision in ``folder`` is settled, and a while longer."""
+    from tl_launch import wait
+
+    from warpplan.kernels.compiler.launching import decisions
+    from warpplan.kernels.compiler.launching.autotuned import list_decisions
+
+    found: Row = {"us_at_first": launch_us(launch)}
+    while time.perf_counter() - begun < SETTLED_S:
+        for _ in range(LAUNCHES_AT_ONCE):
+            launch()
+        wait()
+        files = folder.glob("*.list.json")
+        decided = [list_decisions.from_json(decisions.parse(file.read_bytes(), file), file) for file in files]
+        if decided and not decided[0].provisional:
+            found["settled_s"] = round(time.perf_counter() - begun, 3)
+            found["decided"] = str(decided[0])
+            break
+    for _ in range(AFTER_SETTLED):  # the kernel's own plan is put into its place, or compared
         launch()
     wait()
-    seconds = round(time.perf_counter() - begun, 3)
-    chosen = str(getattr(kernel, "best_config", ""))
-    return {"status": "ok", "seconds": seconds, "chosen": chosen, "listed": len(entry.configs)}
+    return {**found, "us_settled": launch_us(launch)}
+
+
+def launch_us(launch: Callable[[], object]) -> float:
+    """Median microseconds of single launches, one after the other."""
+    import torch
+
+    times = []
+    for _ in range(LAUNCHES_AT_ONCE):
+        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        before.record()
+        launch()
+        after.record()
+        after.synchronize()
+        times.append(1e3 * before.elapsed_time(after))
+    return round(sorted(times)[len(times) // 2], 2)
 
 
 def compared(name: str, result: Row) -> Row:
@@ -227,14 +274,25 @@ def summarised(rows: Sequence[Row]) -> Row:
 
 def summarised_first(rows: Sequence[Row]) -> Row:
     """First launches over Triton's own tuning; of later processes the seconds, for one side then tunes anew."""
-    both = [r for r in rows if r.get("planned_s") and r.get("autotuned_s")]
-    ratios = [r["planned_s"] / r["autotuned_s"] for r in both]
-    whole = math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None
-    again = [r["planned_again_s"] for r in rows if r.get("planned_again_s")]
+
+    def ratios(side: str) -> list[float]:
+        both = [r for r in rows if r.get(side) and r.get("autotuned_s")]
+        return [r[side] / r["autotuned_s"] for r in both]
+
+    def middle(key: str) -> float | None:
+        found = sorted(r[key] for r in rows if r.get(key))
+        return found[len(found) // 2] if found else None
+
+    ours, waiting = ratios("planned_s"), ratios("waiting_s")
+    gains = [r["us_at_first"] / r["us_settled"] for r in rows if r.get("us_settled")]
     return {
-        "first_launch_over_autotune": whole and round(whole, 3), "worst": max(ratios, default=None), "goal": 1.0,
-        "later_process_s": sorted(again)[len(again) // 2] if again else None, "worst_later_s": max(again, default=None),
-        "configurations": sum(r["listed"] or 0 for r in both),
+        "first_launch_over_autotune": geometric_mean(ours), "worst": max(ours, default=None), "goal": 1.0,
+        "waiting_over_autotune": geometric_mean(waiting), "worst_waiting": max(waiting, default=None),
+        "later_process_s": middle("planned_again_s"),
+        "worst_later_s": max((r["planned_again_s"] for r in rows if r.get("planned_again_s")), default=None),
+        "settled_s": middle("settled_s"), "not_settled": [r["kernel"] for r in rows if not r.get("settled_s")],
+        "gain_when_settled": geometric_mean(gains), "worst_gain": min(gains, default=None),
+        "configurations": sum(r["listed"] or 0 for r in rows if r.get("planned_s")),
     }  # fmt: skip
 
 
@@ -265,7 +323,7 @@ def run_first(arguments: argparse.Namespace, until: float, names: list[str]) -> 
             continue
         # Each side in a child of its own: a process that has compiled once compiles faster.
         results: dict[str, Row] = {}
-        for side in ("autotuned", "planned"):
+        for side in ("autotuned", "planned", "waiting"):
             with tempfile.TemporaryDirectory() as caches:
                 for when in (side, f"{side}_again"):
                     job = (name, side, caches)
@@ -274,7 +332,8 @@ def run_first(arguments: argparse.Namespace, until: float, names: list[str]) -> 
         reasons = {when: r["reason"] for when, r in results.items() if r["status"] != "ok"}
         chosen = {when: r.get("chosen") for when, r in results.items()}
         listed = next((r["listed"] for r in results.values() if "listed" in r), None)
-        store.add({"kernel": name, **seconds, "chosen": chosen, "listed": listed, "failed": reasons})
+        beside = {key: results["planned"].get(key) for key in BESIDE}
+        store.add({"kernel": name, **seconds, **beside, "chosen": chosen, "listed": listed, "failed": reasons})
         print(f"{name}: {seconds} {reasons}", flush=True)
     return store
 

@@ -64,7 +64,7 @@ def costs() -> tuple[Any, Any]:
 
 
 def packed(entry: Entry, problem: Problem, config: Any) -> tuple[Row, float]:
-    """A job of :mod:`~warpplan.kernels.compiler.launching.autotuned.list_jobs` for one configuration, and its bound."""
+    """A job of :mod:`~warpplan.kernels.compiler.launching.autotuned.list_children.list_jobs` for one configuration, and its bound."""
     from triton.backends.compiler import GPUTarget
     from triton.compiler import make_backend
 
@@ -90,8 +90,8 @@ def packed(entry: Entry, problem: Problem, config: Any) -> tuple[Row, float]:
 def ranked_list(entry: Entry) -> Row:
     """What is predicted of the list of ``entry`` at its own sizes."""
     from warpplan.kernels.compiler.exceptions import CannotPlan, by_reason
+    from warpplan.kernels.compiler.launching.autotuned.list_children.list_jobs import rank_one
     from warpplan.kernels.compiler.launching.autotuned.list_choice import ranked, within_bounds
-    from warpplan.kernels.compiler.launching.autotuned.list_jobs import rank_one
     from warpplan.kernels.compiler.launching.autotuned.tuner_calls import KnownTimings
 
     problem, listed = entry.problem(), entry.configs

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
 
 from warpplan.kernels import PlanWarning, planned  # noqa: E402
 from warpplan.kernels.compiler.launching import planned as planned_module  # noqa: E402
-from warpplan.kernels.compiler.launching.autotuned import job_pool, trial_child  # noqa: E402
+from warpplan.kernels.compiler.launching.autotuned.list_children import job_pool, trial_child  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 TILES = [(128, 128, 64, 4, 3), (128, 256, 64, 8, 3), (64, 128, 64, 4, 4), (256, 256, 64, 8, 4), (64, 64, 64, 4, 3)]
@@ -81,7 +82,7 @@ def decided(folder: Path) -> dict[str, Any]:
 def test_the_best_of_the_list_is_kept_and_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One configuration of the list takes more shared memory than there is: dropped, as Triton drops it."""
     product = Product(kernels.gemm, configs())
-    with planned(tmp_path), warnings.catch_warnings():
+    with planned(tmp_path, background=False), warnings.catch_warnings():
         warnings.simplefilter("error", PlanWarning)
         for _ in range(2):
             product.c.zero_()
@@ -100,7 +101,7 @@ def test_the_best_of_the_list_is_kept_and_right(tmp_path: Path, monkeypatch: pyt
         monkeypatch.setattr(module, "Child", refuse)
     monkeypatch.setattr(planned_module, "_tables", {})
     later = Product(kernels.gemm, configs())
-    with planned(tmp_path):
+    with planned(tmp_path, background=False):
         later()
         later()
     assert later.error() < 5e-3
@@ -108,7 +109,7 @@ def test_the_best_of_the_list_is_kept_and_right(tmp_path: Path, monkeypatch: pyt
 
 def test_a_kernel_that_adds_is_tried_on_what_its_tuner_resets(tmp_path: Path) -> None:
     product = Product(adding, configs(SPLIT=2), dtype=torch.float32, reset_to_zero=["c_ptr"])
-    with planned(tmp_path):
+    with planned(tmp_path, background=False):
         product()
         assert product.error() < 5e-3, "nothing of the job's own was added to by a trial"
         product.c.zero_()
@@ -125,3 +126,23 @@ def test_predictions_alone_run_right(tmp_path: Path) -> None:
         product()
     assert product.error() < 5e-3
     assert decided(tmp_path)["tried"] == []
+
+
+def test_beside_the_job_triton_tunes_and_its_launches_settle_what_is_faster(tmp_path: Path) -> None:
+    product = Product(kernels.gemm, configs())
+    until = time.monotonic() + 90
+    with planned(tmp_path):
+        product()
+        assert product.error() < 5e-3
+        assert product.tuner.cache, "Triton has tuned"
+        while not (found := [json.loads(f.read_text()) for f in tmp_path.glob("*.list.json")]) or any(
+            each["provisional"] for each in found
+        ):
+            assert time.monotonic() < until, found
+            for _ in range(20):
+                product()
+            torch.cuda.synchronize()
+        product.c.zero_()
+        product()
+    assert product.error() < 5e-3
+    assert {t["config"] for t in found[0]["tried"] if t["us"] is not None}

@@ -4,6 +4,7 @@ its own; and the choice between a kernel and its plan by the times of the job's 
 
 EXPORTS = {
     "background_trials": ("BackgroundTrials",),
+    "configuration_contest": ("ConfigurationContest", "Times"),
     "gpu_budget": ("require_share",),
     "launch_comparison": ("GAIN", "KEPT", "LaunchPairs"),
     "launch_memory": ("launch_sizes", "shared_memory"),

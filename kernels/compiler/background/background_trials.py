@@ -45,6 +45,9 @@ doubled, a trial waits longer for its launch."""
 EXIT_WAIT_S = 3.0
 """Seconds that an interpreter that ends waits for the thread to kill its child."""
 _log = logging.getLogger("warpplan")
+BackgroundJob = Callable[[Callable[[], bool]], float]
+"""Work of another kind for the thread: it is given what says whether to stop, answers the seconds for which it kept the
+GPU busy, and raises nothing."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,7 @@ class BackgroundTrials:
     def _reset(self) -> None:
         """No work and no thread: at the start, and in a process that was forked."""
         self._work: deque[BackgroundWork] = deque()
+        self._jobs: deque[BackgroundJob] = deque()
         self._open: dict[int, WatchedKernel] = {}
         self._pooled: dict[int, WatchedKernel] = {}  # those that take part in the comparison of one plan
         self._left: dict[int, WatchedKernel] = {}  # those that are predicted to gain nothing, by what is known so far
@@ -108,6 +112,22 @@ class BackgroundTrials:
             self._add(BackgroundWork("find", watched, choice))
         except Exception as error:
             watched.give_up(error)
+
+    def submit(self, job: BackgroundJob) -> None:
+        """Have the thread do ``job`` when no trial is under way and there is GPU time; never, where there is to be
+        none."""
+        if self.budget.share:
+            self._jobs.append(job)
+            self.wake()
+
+    def perform_job(self) -> bool:
+        """Do the next job that was submitted, if there is one and it may begin."""
+        if not self._jobs or self._work or self._ready is not None or not self.budget.has_time:
+            return False
+        self.budget.spend(self._jobs.popleft()(self._must_stop))
+        for watched in self._open.values():  # it may have kept what is looked for
+            self._work.append(BackgroundWork("find", watched))
+        return True
 
     def snapshot(self, watched: WatchedKernel, grid: tuple[int, ...], values: tuple[KernelArgument, ...]) -> None:
         """The launch that a trial waited for: its arguments."""
@@ -303,6 +323,8 @@ class BackgroundTrials:
             while self._go_on():
                 self._wakened.clear()
                 try:
+                    if self.perform_job():
+                        continue
                     work = self.pick()
                     if work is not None:
                         self.perform(work)
@@ -315,7 +337,7 @@ class BackgroundTrials:
         """Whether the thread has anything left to do; where it has not it ends."""
         with self._starting:
             stop = self._must_stop()
-            if not stop and (self._open or self._work or self._ready is not None):
+            if not stop and (self._open or self._work or self._jobs or self._ready is not None):
                 return True
             self.asleep = stop and not self._stopped
             self._thread = None

@@ -3,10 +3,10 @@ kernels under ``@triton.jit`` and for those that Inductor generates.
 """
 
 EXPORTS = {
-    "arguments": ("bytes_of", "Copies", "describe"),
+    "arguments": ("bytes_of", "Copies", "describe", "Later", "Storages"),
     "decide": ("Decider", "MOST_CHILDREN"),
     "decisions": ("Compiled", "Decision", "from_json", "parse", "Situation", "to_json", "write_whole", "wrong"),
-    "dispatch": ("bound_call", "Call", "is_capturing", "is_tuning", "warn_not_planned"),
+    "dispatch": ("bound_call", "Call", "is_capturing", "is_tuning", "is_waiting", "warn_not_planned"),
     "inductor": ("planned_inductor", "tma_templates"),
     "packed": ("*",),
     "planned": ("planned",),

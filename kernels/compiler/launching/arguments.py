@@ -32,17 +32,13 @@ Later = list[Callable[[], None]]
 """What is left to do for a description, by a thread that may wait for the GPU."""
 
 
-def describe(
-    arguments: dict[str, KernelArgument], constants: set[str], folder: Path, later: Later | None = None
-) -> dict[str, Json]:
+def describe(arguments: dict[str, KernelArgument], constants: set[str], storages: Storages) -> dict[str, Json]:
     """``{"arguments": […], "storages": […]}`` of bound ``arguments``, JSON but for the integers' values, which go to
-    files in ``folder``. ``constants`` are the names of constexprs, which a compiled kernel no longer takes.
+    the files of ``storages``. ``constants`` are the names of constexprs, which a compiled kernel no longer takes.
 
-    Waits for the GPU where there are integers, unless what writes them is put into ``later``: then they are copied on
-    the GPU, in the order of the stream. Raises :class:`CannotPlan` for an argument that cannot be copied, and
-    :class:`MeasurementFailed` where there is no memory for such copies.
+    Waits for the GPU where there are integers, unless what writes them is done later. Raises :class:`CannotPlan` for an
+    argument that cannot be copied, and :class:`MeasurementFailed` where there is no memory for such copies.
     """
-    storages = _Storages(folder, later)
     described = [
         {"kind": "constant"} if name in constants else _describe(name, value, storages)
         for name, value in arguments.items()
@@ -50,10 +46,11 @@ def describe(
     return {"arguments": described, "storages": list(storages.found.values())}
 
 
-class _Storages:
-    """The memory behind a launch's tensors, by its address."""
+class Storages:
+    """The memory behind a launch's tensors, by its address. The integers in it go to files in ``folder``: at once, or
+    copied on the GPU in the order of the stream and written by what is put into ``later``."""
 
-    def __init__(self, folder: Path, later: Later | None) -> None:
+    def __init__(self, folder: Path, later: Later | None = None) -> None:
         self.found: dict[int, dict[str, Json]] = {}
         self._folder, self._later = folder, later
 
@@ -65,7 +62,7 @@ class _Storages:
         return list(self.found).index(address)
 
 
-def _describe(name: str, value: KernelArgument, storages: _Storages) -> dict[str, Json]:
+def _describe(name: str, value: KernelArgument, storages: Storages) -> dict[str, Json]:
     import torch
     from triton.tools.tensor_descriptor import TensorDescriptor
 

@@ -24,7 +24,7 @@ from warpplan.kernels.compiler.background.plan_choices import (
 from warpplan.kernels.compiler.exceptions import CannotPlan, reason_of
 from warpplan.kernels.compiler.launching import packed as packing
 from warpplan.kernels.compiler.launching import progress
-from warpplan.kernels.compiler.launching.arguments import Later, describe
+from warpplan.kernels.compiler.launching.arguments import Later, Storages, describe
 from warpplan.kernels.compiler.launching.decide import MOST_SCHEMES, Decider, TrialLaunch, driver_version
 from warpplan.kernels.compiler.launching.decisions import Decision, own_version
 from warpplan.kernels.compiler.launching.dispatch import warn_not_planned
@@ -78,7 +78,7 @@ class BackgroundDecider(Decider):
         later: Later = []
         constants = {p.name for p in launch.call.jit.params if p.is_constexpr}
         arguments = dict(zip(launch.names, values, strict=True))
-        described = describe(arguments, constants, Path(folder.name), later)
+        described = describe(arguments, constants, Storages(Path(folder.name), later))
         return _Snapshot(described, later, folder, launch.sizes_of(grid, values), shared_memory(arguments))
 
     def try_plans(

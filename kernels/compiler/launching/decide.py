@@ -23,7 +23,7 @@ from warpplan.kernels.compiler.background.launch_memory import launch_sizes, sha
 from warpplan.kernels.compiler.exceptions import CannotPlan, by_reason, reason_of
 from warpplan.kernels.compiler.launching import packed as packing
 from warpplan.kernels.compiler.launching import progress
-from warpplan.kernels.compiler.launching.arguments import describe
+from warpplan.kernels.compiler.launching.arguments import Storages, describe
 from warpplan.kernels.compiler.launching.carrying import LEFT, CarriedDecisions
 from warpplan.kernels.compiler.launching.decisions import (
     Compiled,
@@ -123,7 +123,7 @@ class Decider:
                 if known is None and self._measure:
                     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="warpplan-")))
                     constants = {p.name for p in call.jit.params if p.is_constexpr}
-                    description = describe(call.arguments, constants, folder)
+                    description = describe(call.arguments, constants, Storages(folder))
             except Exception as error:
                 problem = error
             ran = _result(launch())

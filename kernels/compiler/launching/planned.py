@@ -185,8 +185,19 @@ def _new_tables(
     gpu_share: float,
     extend: bool,
 ) -> tuple[LaunchTable, Callable[[], ListTable]]:
-    """What decides is imported by whoever first waits for it: a launch does not, where trials run beside the job. A
-    list of configurations waits, as it does for Triton's own tuning."""
+    """What decides is imported by whoever first waits for it: a launch does not, where trials run beside the job, but
+    that of a list of configurations does, as it waits for Triton's own tuning."""
+
+    def beside() -> PlanRunner:
+        from warpplan.kernels.compiler.launching.background_decider import BackgroundDecider
+
+        return BackgroundDecider(plans, measure=measure, profile=profile, time_limit_s=time_limit_s)
+
+    trials = None
+    if background:
+        trials = BackgroundTrials(
+            beside, gpu_share=gpu_share, capturing=lambda: dispatch.is_capturing(), active=lambda: bool(_active)
+        )
 
     @functools.cache
     def decider() -> Decider:
@@ -196,21 +207,16 @@ def _new_tables(
 
     @functools.cache
     def lists() -> ListTable:
+        from warpplan.kernels.compiler.launching.autotuned.list_beside import ListsBeside
         from warpplan.kernels.compiler.launching.autotuned.list_decide import ListDecider
         from warpplan.kernels.compiler.launching.autotuned.list_table import ListTable
 
-        return ListTable(ListDecider(decider(), extend=extend))
+        decide = ListDecider(decider(), extend=extend)
+        # Without measuring nothing is tuned: every rank is to launch the same from the first launch on.
+        return ListTable(decide, ListsBeside(decide, trials) if trials is not None and measure else None)
 
-    def beside() -> PlanRunner:
-        from warpplan.kernels.compiler.launching.background_decider import BackgroundDecider
-
-        return BackgroundDecider(plans, measure=measure, profile=profile, time_limit_s=time_limit_s)
-
-    if not background:
+    if trials is None:
         return LaunchTable(decider()), lists
-    trials = BackgroundTrials(
-        beside, gpu_share=gpu_share, capturing=lambda: dispatch.is_capturing(), active=lambda: bool(_active)
-    )
     return LaunchTable(lambda call, launch: decider()(call, launch), trials), lists
 
 

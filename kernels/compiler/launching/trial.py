@@ -293,7 +293,8 @@ def rehearse() -> None:
 
     with tempfile.TemporaryDirectory(prefix="warpplan-") as folder, contextlib.suppress(Differs):
         numbers = torch.zeros(64, dtype=torch.bfloat16, device="cuda")
-        described = arguments.describe({"numbers": numbers, "integers": numbers.int()}, set(), Path(folder))
+        given = {"numbers": numbers, "integers": numbers.int()}
+        described = arguments.describe(given, set(), arguments.Storages(Path(folder)))
         compare(Copies(described), Copies(described, seed=1), "rehearsed")
 
 

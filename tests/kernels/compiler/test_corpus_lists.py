@@ -24,7 +24,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
 
 from warpplan.kernels.compiler.exceptions import CannotPlan  # noqa: E402
 from warpplan.kernels.compiler.launching.autotuned.front_end import front_end  # noqa: E402
-from warpplan.kernels.compiler.launching.autotuned.list_jobs import compile_one  # noqa: E402
+from warpplan.kernels.compiler.launching.autotuned.list_children.list_jobs import compile_one  # noqa: E402
 from warpplan.kernels.compiler.launching.autotuned.tuner_calls import (  # noqa: E402
     TunedLaunch,
     heuristics,

@@ -15,9 +15,9 @@ pytest.importorskip("triton", reason="needs triton")
 from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
 
 from warpplan.kernels.compiler.exceptions import CannotPlan  # noqa: E402
-from warpplan.kernels.compiler.launching.arguments import Copies, describe  # noqa: E402
-from warpplan.kernels.compiler.launching.autotuned import list_trial  # noqa: E402
-from warpplan.kernels.compiler.launching.autotuned.list_trial import ListBench, ResetCopies  # noqa: E402
+from warpplan.kernels.compiler.launching.arguments import Copies, Storages, describe  # noqa: E402
+from warpplan.kernels.compiler.launching.autotuned.list_children import list_trial  # noqa: E402
+from warpplan.kernels.compiler.launching.autotuned.list_children.list_trial import ListBench, ResetCopies  # noqa: E402
 from warpplan.planner.errors import MeasurementFailed  # noqa: E402
 
 Json = dict[str, Any]
@@ -34,7 +34,7 @@ class BenchOnCpu(ListBench):
             "x": TensorDescriptor.from_tensor(base, [16, 16]), "y": torch.zeros(64, 64),
             "count": torch.zeros(4, dtype=torch.int32),
         }  # fmt: skip
-        self._arguments = json.loads(json.dumps(describe(values, set(), folder)))
+        self._arguments = json.loads(json.dumps(describe(values, set(), Storages(folder))))
         self._names, self._resets, self._unplanned = NAMES, resets, unplanned
 
     def _made(self, seed: int = 0, memory: Copies | None = None) -> ResetCopies:

@@ -17,7 +17,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
 
 from warpplan.kernels.compiler.exceptions import CannotPlan  # noqa: E402
 from warpplan.kernels.compiler.launching import arguments as arguments_module  # noqa: E402
-from warpplan.kernels.compiler.launching.arguments import Copies, describe  # noqa: E402
+from warpplan.kernels.compiler.launching.arguments import Copies, Storages, describe  # noqa: E402
 from warpplan.kernels.compiler.launching.trial import Bench, compare, diverse  # noqa: E402
 from warpplan.kernels.compiler.strategy.hopper import HopperStrategy  # noqa: E402
 
@@ -40,7 +40,7 @@ def test_arguments_are_made_again(tmp_path: Path) -> None:
         "pair": (offsets, 7),
         "BLOCK": object(),
     }
-    first, second = (copies(describe(values, {"BLOCK"}, tmp_path)) for _ in range(2))
+    first, second = (copies(describe(values, {"BLOCK"}, Storages(tmp_path))) for _ in range(2))
     a, made, sent, *rest, pair, block = first.values
     assert (rest, block) == ([3, 0.5, None], None)
     assert (a.shape, a.strides, a.block_shape, a.padding) == ([64, 32], [32, 1], [16, 32], "zero")
@@ -60,7 +60,7 @@ def test_arguments_are_made_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["float16", "float64", "float8_e4m3fn", "int8", "bool", "int64"])
 def test_same_values_for_both_kernels(tmp_path: Path, dtype: str) -> None:
     tensor = torch.ones(1000).to(getattr(torch, dtype))
-    described = describe({"x": tensor}, set(), tmp_path)
+    described = describe({"x": tensor}, set(), Storages(tmp_path))
     a, b = copies(described), copies(described)
     compare(a, b, "first")
     assert a.values[0].dtype == tensor.dtype
@@ -77,13 +77,13 @@ def test_what_cannot_be_copied_is_named(tmp_path: Path, monkeypatch: pytest.Monk
         (torch.eye(3).to_sparse(), "type Tensor"),
     ):
         with pytest.raises(CannotPlan, match=said):
-            describe({"x": value}, set(), tmp_path)
-    described = describe({"x": torch.zeros(100, dtype=torch.int8)}, set(), tmp_path)
+            describe({"x": value}, set(), Storages(tmp_path))
+    described = describe({"x": torch.zeros(100, dtype=torch.int8)}, set(), Storages(tmp_path))
     assert copies(described).values[0].any(), "8-bit data in bulk is data"
 
 
 def pair(tmp_path: Path, *tensors: Any) -> tuple[Copies, Copies]:
-    described = describe({f"x{i}": t for i, t in enumerate(tensors)}, set(), tmp_path)
+    described = describe({f"x{i}": t for i, t in enumerate(tensors)}, set(), Storages(tmp_path))
     return copies(described), copies(described)
 
 
@@ -164,7 +164,7 @@ class BenchOnCpu(Bench):
 
     def __init__(self, tmp_path: Path, unplanned: Any) -> None:
         tensors = {"x": torch.zeros(64, 64), "y": torch.zeros(64, 64), "count": torch.zeros(4, dtype=torch.int32)}
-        self._arguments = describe(tensors, set(), tmp_path)
+        self._arguments = describe(tensors, set(), Storages(tmp_path))
         self._unplanned = unplanned
 
     def _copies(self, seed: int = 0) -> Copies:
@@ -201,7 +201,7 @@ def test_wrong_kernels_are_seen(tmp_path: Path, planned: Any, said: str) -> None
 
 def test_integers_are_those_of_the_launch_although_they_are_written_later(tmp_path: Path) -> None:
     offsets, later = torch.tensor([0, 5, 9], dtype=torch.int32), []
-    described = describe({"offsets": offsets}, set(), tmp_path, later)
+    described = describe({"offsets": offsets}, set(), Storages(tmp_path, later))
     offsets.fill_(7)  # what the launch, or the next one, does to them
     for write in later:
         write()

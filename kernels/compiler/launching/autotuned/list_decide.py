@@ -10,17 +10,18 @@ import contextlib
 import json
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import as_completed
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from warpplan.kernels.compiler.background.launch_comparison import GAIN
 from warpplan.kernels.compiler.exceptions import CannotPlan, by_reason, reason_of
 from warpplan.kernels.compiler.launching import progress
-from warpplan.kernels.compiler.launching.arguments import describe
 from warpplan.kernels.compiler.launching.autotuned.front_end import front_end
-from warpplan.kernels.compiler.launching.autotuned.job_pool import JobPool, cores
+from warpplan.kernels.compiler.launching.autotuned.list_children.job_pool import JobPool, cores
+from warpplan.kernels.compiler.launching.autotuned.list_children.list_jobs import PREPARE, RANK
+from warpplan.kernels.compiler.launching.autotuned.list_children.trial_child import TrialChild
 from warpplan.kernels.compiler.launching.autotuned.list_choice import (
     MOST_PLANNED,
     MOST_UNPLANNED,
@@ -31,10 +32,9 @@ from warpplan.kernels.compiler.launching.autotuned.list_choice import (
 )
 from warpplan.kernels.compiler.launching.autotuned.list_decisions import ListDecision, ListFolder, ListSituation, Tried
 from warpplan.kernels.compiler.launching.autotuned.list_extend import extended
-from warpplan.kernels.compiler.launching.autotuned.list_jobs import PREPARE, RANK
+from warpplan.kernels.compiler.launching.autotuned.list_launches import ListLaunches, WaitingLaunches
 from warpplan.kernels.compiler.launching.autotuned.listed import ListCompiles, Listed, front_of, rank_job
-from warpplan.kernels.compiler.launching.autotuned.trial_child import TrialChild
-from warpplan.kernels.compiler.launching.autotuned.tuner_calls import KnownTimings, TunedLaunch, resets_of
+from warpplan.kernels.compiler.launching.autotuned.tuner_calls import KnownTimings, TunedLaunch
 from warpplan.kernels.compiler.launching.decide import MOST_CHILDREN, Decider
 from warpplan.kernels.compiler.launching.decisions import Compiled, Decision, Situation
 from warpplan.kernels.compiler.launching.dispatch import Call
@@ -50,6 +50,36 @@ CANNOT_COMPILE = ("CompilationError", "CompileTimeAssertionFailure", "OutOfResou
 """Errors of Triton's, by the name of their class or of one that it is made of, that drop one configuration."""
 
 
+RUN_LIMIT_S = 20.0
+"""Seconds that a step of a trial beside a job may take: a hang shares the GPU with the job for as long. Chosen by
+hand."""
+
+
+@dataclass(frozen=True)
+class FoundList:
+    """A tuner's pruned list at a launch; ``own`` of ``configs`` are the list's own, the others were added.
+    ``decision`` is what is kept of it, ``None`` where it is still to be decided on."""
+
+    situation: ListSituation
+    configs: list[TunerConfig]
+    own: int
+    decision: ListDecision | None
+
+    @property
+    def chosen(self) -> TunerConfig | None:
+        """The configuration that was decided on; ``None``: Triton's own tuning decides."""
+        number = None if self.decision is None else self.decision.config
+        return None if number is None else self.configs[number]
+
+
+@dataclass
+class TrialBeside:
+    """A trial beside a job, until ``stop`` says so, which has kept the GPU busy for ``gpu_s`` at most."""
+
+    stop: Callable[[], bool]
+    gpu_s: float = 0.0
+
+
 class ListDecider:
     """Decides on lists by the terms of ``decider``, which decides on kernels; ``extend`` adds tiles to them, where they
     can be tried."""
@@ -61,6 +91,19 @@ class ListDecider:
         """The configuration to launch from now on, whose kernel's own decision is kept for the launch table; ``None``
         to leave the list to Triton. Raises whatever keeps it from being read, :class:`CannotPlan` where that is ours to
         say."""
+        found = self.find(launch)
+        if found is None:
+            return None
+        if found.decision is None:
+            progress.log.info("%s: %d configurations, its first launch waits", *_told(found))
+            known = launch.known_timings(found.configs[: found.own])
+            decision = self._decided(found, WaitingLaunches(launch, found.configs), known, None)
+            found = replace(found, decision=decision)
+        return found.chosen
+
+    def find(self, launch: TunedLaunch, *, takes_provisional: bool = False) -> FoundList | None:
+        """The list at ``launch`` and what is kept of it; ``None`` to leave it to Triton. Raises as ``__call__``
+        does."""
         if self._decider.given:  # one plan for all: Triton's winner is launched under it
             return None
         configs = launch.pruned()
@@ -69,22 +112,35 @@ class ListDecider:
         first = launch.call(configs[0])
         if self._decider.capability(first.device) // 10 != HOPPER:
             return None
-        known, own = launch.known_timings(configs), len(configs)
+        own = len(configs)
         if self._extend:
             configs = extended(configs)
         situation = self._situation(self._decider.situation(first), launch, configs)
-        folder = ListFolder(self._decider.folder)
-        decision = folder.load(situation)
-        if decision is not None and self._decider.measures and not decision.measured:
-            decision = None
-        if decision is None:
-            progress.log.info("%s: %d configurations, its first launch waits", situation.kernel, len(configs))
-            began = time.monotonic()
-            decision = folder.settle(self._decide(situation, launch, configs, own, known))
-            progress.log.info("%s (%.1f s)", decision, time.monotonic() - began)
-        if decision.config is None:
-            return None
-        return configs[decision.config]
+        decision = ListFolder(self._decider.folder).load(situation)
+        if decision is not None:
+            trusted = decision.measured or not self._decider.measures
+            if not trusted or (decision.provisional and not takes_provisional):
+                decision = None
+        return FoundList(situation, configs, own, decision)
+
+    def beside(self, found: FoundList, launches: ListLaunches, known: KnownTimings, trial: TrialBeside) -> ListDecision:
+        """Decide on the list of ``found`` beside the job, of whose launch Triton's tuning is ``known``. Raises as
+        ``__call__`` does."""
+        progress.log.info("%s: %d configurations, in the background", *_told(found))
+        return self._decided(found, launches, known, trial)
+
+    def settle(self, decision: ListDecision) -> ListDecision:
+        """Keep ``decision``; what holds from now on."""
+        return ListFolder(self._decider.folder).settle(decision)
+
+    def _decided(
+        self, found: FoundList, launches: ListLaunches, known: KnownTimings, beside: TrialBeside | None
+    ) -> ListDecision:
+        began = time.monotonic()
+        decision = self.settle(self._decide(found, launches, known, beside))
+        busy = "" if beside is None else f", the GPU busy for {beside.gpu_s:.1f} s at most"
+        progress.log.info("%s (%.1f s%s)", decision, time.monotonic() - began, busy)
+        return decision
 
     def _situation(self, of_first: Situation, launch: TunedLaunch, configs: Sequence[TunerConfig]) -> ListSituation:
         return ListSituation(
@@ -93,18 +149,17 @@ class ListDecider:
         )  # fmt: skip
 
     def _decide(
-        self, situation: ListSituation, launch: TunedLaunch, configs: Sequence[TunerConfig], own: int,
-        known: KnownTimings,
-    ) -> ListDecision:  # fmt: skip
-        """``own`` are the list's own, the others were added."""
+        self, found: FoundList, launches: ListLaunches, known: KnownTimings, beside: TrialBeside | None
+    ) -> ListDecision:
         from triton.runtime.cache import triton_key
 
+        situation, count = found.situation, len(found.configs)
         profile, device = self._decider.predicts_with(situation.device)
-        first = self._listed(launch, configs[0], profile, device)  # raises where nothing can be planned in it
-        most = max(len(configs), 1 + MOST_PLANNED) + min(len(configs), MOST_UNPLANNED)
+        first = self._listed(launches, 0, profile, device)  # raises where nothing can be planned in it
+        most = max(count, 1 + MOST_PLANNED) + min(count, MOST_UNPLANNED)
         limit_s, text = self._decider.time_limit_s, json.dumps(codec.to_json(profile))
-        with self._trial_child(first.call) as child, JobPool(PREPARE, text, most=most, time_limit_s=limit_s) as pool:
-            listed = [first, *(self._listed(launch, config, profile, device) for config in configs[1:])]
+        with self._trial_child(first.call, beside) as child, self._pool(text, most, limit_s, beside) as pool:
+            listed = [first, *(self._listed(launches, number, profile, device) for number in range(1, count))]
             bounds = [each.bound_us for each in listed]
             chosen = within_bounds(bounds, known)
             if not chosen:
@@ -116,13 +171,13 @@ class ListDecider:
             idle = max(0, pool.size - len(chosen)) if child is not None and known.winner is None else 0
             compiles.submit([Candidate(index, None, 0.0) for index in chosen[: min(idle, MOST_UNPLANNED)]])
             triton_key()  # the launch itself will need it, once a process
-            found: dict[int, dict[str, Json]] = {}
+            answers: dict[int, dict[str, Json]] = {}
             for job in as_completed(ranking):
-                found[ranking[job]] = job.result()
+                answers[ranking[job]] = job.result()
                 if idle:
                     best = ranked({ranking[job]: job.result()}, bounds, known)[:1]
                     compiles.submit([c for c in best if c.scheme is not None])
-            results = {index: found[index] for index in chosen}
+            results = {index: answers[index] for index in chosen}
             candidates = ranked(results, bounds, known)
             if not any(candidate.scheme is not None for candidate in candidates):
                 said = [(f"configuration {i}", r.get("reason") or r["obstacle"]) for i, r in results.items()]
@@ -132,17 +187,28 @@ class ListDecider:
                 return ListDecision(situation, None, reason=reason)
             if child is None:
                 return self._predicted(situation, listed, candidates, compiles)
-            return self._tried(situation, launch, listed, own, candidates, known, child, compiles)
+            return self._tried(found, launches, listed, candidates, known, child, compiles, beside)
 
-    def _trial_child(self, call: Call) -> contextlib.AbstractContextManager[TrialChild | None]:
+    def _trial_child(
+        self, call: Call, beside: TrialBeside | None
+    ) -> contextlib.AbstractContextManager[TrialChild | None]:
         if not self._decider.measures:
             return contextlib.nullcontext()
-        return TrialChild(call.device, self._decider.time_limit_s)
+        if beside is None:
+            return TrialChild(call.device, self._decider.time_limit_s)
+        return TrialChild(call.device, min(RUN_LIMIT_S, self._decider.time_limit_s), beside.stop)
 
-    def _listed(self, launch: TunedLaunch, config: TunerConfig, profile: Profile, device: Device) -> Listed:
-        """Raises what Triton's own tuning of ``config`` would raise: a hook's error, a heuristic's."""
-        launch.hook(config)
-        call = launch.call(config)
+    @staticmethod
+    def _pool(profile: str, most: int, limit_s: float, beside: TrialBeside | None) -> JobPool:
+        """Half of the cores are left to a job that runs on."""
+        if beside is None:
+            return JobPool(PREPARE, profile, most=most, time_limit_s=limit_s)
+        return JobPool(PREPARE, profile, most=min(most, cores() // 2), time_limit_s=limit_s, stop=beside.stop)
+
+    @staticmethod
+    def _listed(launches: ListLaunches, number: int, profile: Profile, device: Device) -> Listed:
+        """Raises as :meth:`~.list_launches.ListLaunches.call` does."""
+        call, config = launches.call(number), launches.configs[number]
         try:
             return Listed(config, call, front_end(call, profile, device))
         except Exception as error:
@@ -172,9 +238,10 @@ class ListDecider:
         raise CannotPlan("no configuration of its list compiles")
 
     def _tried(
-        self, situation: ListSituation, launch: TunedLaunch, listed: Sequence[Listed], own: int,
-        candidates: Sequence[Candidate], known: KnownTimings, child: TrialChild, compiles: ListCompiles,
+        self, found: FoundList, launches: ListLaunches, listed: Sequence[Listed], candidates: Sequence[Candidate],
+        known: KnownTimings, child: TrialChild, compiles: ListCompiles, beside: TrialBeside | None,
     ) -> ListDecision:  # fmt: skip
+        own = found.own
         planned, unplanned, spare = to_try(candidates, [each.alike for each in listed], known)
         as_they_are = [c for c in candidates if c.scheme is None]
         # What was added is compared with the best of the list's own.
@@ -182,34 +249,36 @@ class ListDecider:
         first = [c for c in as_they_are if c.config < own][:1] if added else []
         wanted = _with_references([*first, *unplanned], planned, as_they_are)
         compiles.submit(wanted)
-        self._decider.finish_work(listed[0].call.device)
+        if beside is None:
+            self._decider.finish_work(listed[0].call.device)
         with tempfile.TemporaryDirectory(prefix="warpplan-") as folder:
-            launches: dict[int, dict[str, Json]] = {}
-            self._describe(launch, listed, wanted, Path(folder), launches)
+            described: dict[int, dict[str, Json]] = {}
+            self._describe(launches, wanted, Path(folder), described)
             files = compiles.files(wanted)
             if replacing := spare[: sum("reason" in files[c] for c in planned)]:
                 wanted = list(dict.fromkeys([*wanted, *_with_references([], replacing, as_they_are)]))
                 files = compiles.files(wanted)
-                self._describe(launch, listed, wanted, Path(folder), launches)
+                self._describe(launches, wanted, Path(folder), described)
             as_it_is = {c.config: files[c] for c in wanted if c.scheme is None and "reason" not in files[c]}
             run = [c for c in wanted if c.config in as_it_is and "reason" not in files[c]]
             refused = {c: str(files[c]["reason"]) for c in wanted if "reason" in files[c]}
-            storages = [launches[c.config]["arguments"]["storages"] for c in run]
+            storages = [described[c.config]["arguments"]["storages"] for c in run]
             if any(other != storages[0] for other in storages):
                 raise CannotPlan("its configurations are launched on different memory: their hooks replace tensors")
             request: dict[str, Json] = {
                 "candidates": [
                     {
                         "kernel": {**front_of(listed[c.config]).packed, "compiled": as_it_is[c.config]},
-                        "launch": launches[c.config], "planned": None if c.scheme is None else files[c],
+                        "launch": described[c.config], "planned": None if c.scheme is None else files[c],
                         "against": 0 if c.scheme is None and c.config >= own else None,
                     }
                     for c in run
                 ],
-                "resets": asdict(resets_of(launch.tuner)), "right": [], "dropped": [],
+                "resets": asdict(launches.resets), "right": [], "dropped": [], "beside": beside is not None,
             }  # fmt: skip
-            self._decider.finish_work(listed[0].call.device)
-            us, failed = self._timed(request, run, child)
+            if beside is None:
+                self._decider.finish_work(listed[0].call.device)
+            us, failed = self._timed(request, run, child, beside)
         reasons = {**refused, **failed}
         tried = tuple(Tried(c.config, c.scheme, us.get(c), reasons.get(c, "")) for c in wanted)
         right = [c for c in run if c in us]
@@ -220,11 +289,14 @@ class ListDecider:
         fastest = min((c for c in right if c.scheme is not None), key=lambda c: us[c], default=best)
         chosen = fastest if us[best] > GAIN * us[fastest] else best
         itself = next((us[c] for c in alone if c.config == chosen.config), us[best])
-        self._keep(listed[chosen.config], chosen, files[chosen], us[chosen], itself)
-        return ListDecision(situation, chosen.config, chosen.scheme, "", tried)
+        of_winner = beside is not None and chosen.config == known.winner
+        self._keep(listed[chosen.config], chosen, files[chosen], us[chosen], itself, provisional=of_winner)
+        provisional = beside is not None and not of_winner
+        return ListDecision(found.situation, chosen.config, chosen.scheme, "", tried, provisional)
 
+    @staticmethod
     def _timed(
-        self, request: dict[str, Json], run: Sequence[Candidate], child: TrialChild
+        request: dict[str, Json], run: Sequence[Candidate], child: TrialChild, beside: TrialBeside | None
     ) -> tuple[dict[Candidate, float], dict[Candidate, str]]:
         """Median microseconds of those of ``run``, which ``request`` is about, that are right, and why others are not.
         Raises :class:`MeasurementFailed`."""
@@ -245,6 +317,8 @@ class ListDecider:
             else:
                 with child.another() as another:
                     result = another.run(request)
+            if beside is not None:
+                beside.gpu_s += result.seconds
             reason = result.reason
             timed: dict[Candidate, float] | None = None
             for item in result.items:
@@ -266,20 +340,16 @@ class ListDecider:
 
     @staticmethod
     def _describe(
-        launch: TunedLaunch, listed: Sequence[Listed], wanted: Sequence[Candidate], folder: Path,
-        launches: dict[int, dict[str, Json]],
-    ) -> None:  # fmt: skip
-        """Add to ``launches`` those of the configurations of ``wanted``, as another process can make them."""
-        for config in dict.fromkeys(c.config for c in wanted if c.config not in launches):
-            with launch.hooked(listed[config].config):
-                call = launch.call(listed[config].config)
-                constants = {p.name for p in call.jit.params if p.is_constexpr}
-                arguments = describe(call.arguments, constants, folder)
-            launches[config] = {"arguments": arguments, "grid": list(call.grid), "device": call.device}
+        launches: ListLaunches, wanted: Sequence[Candidate], folder: Path, described: dict[int, dict[str, Json]]
+    ) -> None:
+        """Add to ``described`` the launches of the configurations of ``wanted``."""
+        for config in dict.fromkeys(c.config for c in wanted if c.config not in described):
+            described[config] = launches.described(config, folder)
 
     def _keep(
-        self, listed: Listed, chosen: Candidate, files: dict[str, Json], us: float | None, unplanned_us: float | None
-    ) -> None:
+        self, listed: Listed, chosen: Candidate, files: dict[str, Json], us: float | None, unplanned_us: float | None,
+        *, provisional: bool = False,
+    ) -> None:  # fmt: skip
         """Keep the decision on the chosen configuration's kernel, which the launch table looks up."""
         compiled = Compiled(files["hash"], tuple((str(n), str(p)) for n, p in files["files"]))
         measured = us is not None
@@ -287,11 +357,15 @@ class ListDecider:
         decision = Decision(
             self._decider.situation(listed.call), chosen.scheme, "" if planned else "as fast without a plan",
             measured=measured, planned_us=us if planned else None, unplanned_us=unplanned_us,
-            compiled=compiled if planned else None,
+            compiled=compiled if planned else None, provisional=provisional and planned,
         )  # fmt: skip
         self._decider.source.settle(decision)
         if measured:
             progress.tell_listeners(decision)
+
+
+def _told(found: FoundList) -> tuple[str, int]:
+    return found.situation.kernel, len(found.configs)
 
 
 def _with_references(

@@ -60,13 +60,15 @@ class Tried:
 class ListDecision:
     """``config`` is the number of the chosen configuration in ``situation.configs``, ``None`` where the list is left to
     Triton's own tuning, with the ``reason``; ``scheme`` its strategy, ``None`` for the kernel as it is. ``tried`` is
-    empty where nothing was measured."""
+    empty where nothing was measured. ``provisional`` says that it was timed in brief beside a job, whose launches have
+    not yet shown whether it is faster."""
 
     situation: ListSituation
     config: int | None
     scheme: Strategy | None = None
     reason: str = ""
     tried: tuple[Tried, ...] = ()
+    provisional: bool = False
 
     @property
     def measured(self) -> bool:
@@ -109,7 +111,10 @@ def from_json(value: Json, where: object) -> ListDecision:
             Tried(int(t["config"]), _strategy(t["scheme"], where), _microseconds(t["us"]), str(t["reason"]))
             for t in value["tried"]
         )
-        decision = ListDecision(situation, config, _strategy(value["scheme"], where), str(value["reason"]), tried)
+        decision = ListDecision(
+            situation, config, _strategy(value["scheme"], where), str(value["reason"]), tried,
+            provisional=bool(value.get("provisional", False)),
+        )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
         raise MalformedFile(where, f"no decision on a list: {wrong(error)}") from None
     if value.get("key") != situation.digest:
@@ -141,19 +146,23 @@ class ListFolder:
 
     def settle(self, decision: ListDecision) -> ListDecision:
         """Keep ``decision`` unless another process was first: what holds from now on. What was measured outranks what
-        was predicted. A folder that cannot be written keeps nothing."""
+        is provisional, and that what was predicted. A folder that cannot be written keeps nothing."""
         file, text = self._file(decision.situation), json.dumps(to_json(decision), indent=1) + "\n"
         try:
             write_whole(file, text, os.link)
         except FileExistsError:
             there = self.load(decision.situation)
-            if there is not None and (there.measured or not decision.measured):
+            if there is not None and _rank(there) >= _rank(decision):
                 return there
             with contextlib.suppress(OSError):
                 write_whole(file, text, os.replace)
         except OSError:
             pass
         return decision
+
+
+def _rank(decision: ListDecision) -> int:
+    return decision.measured + (decision.measured and not decision.provisional)
 
 
 def _strategy(value: Json, where: object) -> Strategy | None:

@@ -9,27 +9,29 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable
+from functools import partial
 
 from warpplan.kernels.compiler.exceptions import reason_of
+from warpplan.kernels.compiler.launching.autotuned.list_beside import Chosen, ListsBeside, RunningContest, sizes_of
 from warpplan.kernels.compiler.launching.autotuned.list_decide import ListDecider
 from warpplan.kernels.compiler.launching.autotuned.tuner_calls import Key, TunedLaunch, jit_of, tuning_key
-from warpplan.kernels.compiler.launching.dispatch import is_capturing, is_tuning, warn_not_planned
+from warpplan.kernels.compiler.launching.dispatch import is_capturing, is_tuning, is_waiting, warn_not_planned
 from warpplan.kernels.triton_types import Autotuner, CompiledKernel, KernelArgument, TunerConfig
 from warpplan.planner.errors import WarpplanError
 
 Run = Callable[..., CompiledKernel]
 """Triton's ``Autotuner.run``."""
-Chosen = tuple[TunerConfig, dict[str, KernelArgument]] | None
-"""A configuration and its keyword arguments; ``None``: Triton's own tuning decides."""
 _numbers = itertools.count()
 _UNDECIDED: Chosen = ({}, {})
+Known = dict[Key, Chosen | RunningContest]
 
 
 class ListTable:
-    """What each tuner launches under one ``planned``, by its key."""
+    """What each tuner launches under one ``planned``, by its key; ``beside`` decides on it while the job runs on, where
+    there is one."""
 
-    def __init__(self, decide: ListDecider) -> None:
-        self._decide = decide
+    def __init__(self, decide: ListDecider, beside: ListsBeside | None = None) -> None:
+        self._decide, self._beside = decide, beside
         self._name = f"_warpplan_list_{next(_numbers)}"
         self._lock = threading.RLock()
 
@@ -39,7 +41,7 @@ class ListTable:
         """What ``Autotuner.run(tuner, *args, **kwargs)`` does, under the configuration that is best planned."""
         if len(tuner.configs) < 2 or kwargs.get("warmup"):
             return original(tuner, *args, **kwargs)
-        known: dict[Key, Chosen] = tuner.__dict__.get(self._name) or tuner.__dict__.setdefault(self._name, {})
+        known: Known = tuner.__dict__.get(self._name) or tuner.__dict__.setdefault(self._name, {})
         try:
             key = tuning_key(tuner, args, kwargs)
             chosen = known.get(key, _UNDECIDED)
@@ -48,16 +50,21 @@ class ListTable:
         if chosen is _UNDECIDED:
             if is_tuning() or is_capturing():
                 return original(tuner, *args, **kwargs)
-            chosen = self._first(known, TunedLaunch(tuner, args, kwargs, key))
+            launch = TunedLaunch(tuner, args, kwargs, key)
+            if self._beside is not None and not is_waiting():
+                return self._tuned_by_triton(original, known, launch, self._beside)
+            chosen = self._first(known, launch)
         if chosen is None:
             return original(tuner, *args, **kwargs)
-        config, options = chosen
-        tuner.best_config = config
-        if config.pre_hook is not None:
-            config.pre_hook({**dict(zip(tuner.arg_names, args, strict=False)), **kwargs, **options})
-        return tuner.fn.run(*args, **kwargs, **options)
+        if isinstance(chosen, RunningContest):
+            return chosen.contest.launch(
+                sizes_of(args, kwargs),
+                lambda: original(tuner, *args, **kwargs),
+                partial(_launch, tuner, args, kwargs, *chosen.contender),
+            )
+        return _launch(tuner, args, kwargs, *chosen)
 
-    def _first(self, known: dict[Key, Chosen], launch: TunedLaunch) -> Chosen:
+    def _first(self, known: Known, launch: TunedLaunch) -> Chosen | RunningContest:
         with self._lock:  # one list at a time: another would share the cores and the GPU
             if launch.key in known:
                 return known[launch.key]
@@ -70,3 +77,37 @@ class ListTable:
                 warn_not_planned(jit_of(launch.tuner), f"Triton tunes its list: {reason_of(error, WarpplanError)}")
             known[launch.key] = chosen
             return chosen
+
+    def _tuned_by_triton(self, original: Run, known: Known, launch: TunedLaunch, beside: ListsBeside) -> CompiledKernel:
+        """Launch what is kept of the list; where nothing is, Triton's own choice, and decide on it later."""
+
+        def tune() -> CompiledKernel:
+            return original(launch.tuner, *launch.args, **launch.kwargs)
+
+        with self._lock:
+            mine = launch.key not in known
+            known.setdefault(launch.key, None)
+        if not mine:
+            return self.run(original, launch.tuner, launch.args, launch.kwargs)
+        try:
+            found = self._decide.find(launch, takes_provisional=True)
+        except Exception as error:
+            warn_not_planned(jit_of(launch.tuner), f"Triton tunes its list: {reason_of(error, WarpplanError)}")
+            return tune()
+        if found is not None and found.decision is None:
+            return beside.first(launch, found, tune, partial(known.__setitem__, launch.key))
+        if found is None or found.chosen is None:
+            return tune()
+        known[launch.key] = found.chosen, found.chosen.all_kwargs()
+        return self.run(original, launch.tuner, launch.args, launch.kwargs)
+
+
+def _launch(
+    tuner: Autotuner, args: tuple[KernelArgument, ...], kwargs: dict[str, KernelArgument], config: TunerConfig,
+    options: dict[str, KernelArgument],
+) -> CompiledKernel:  # fmt: skip
+    """Under ``config``, as ``Autotuner.run`` launches its best."""
+    tuner.best_config = config
+    if config.pre_hook is not None:
+        config.pre_hook({**dict(zip(tuner.arg_names, args, strict=False)), **kwargs, **options})
+    return tuner.fn.run(*args, **kwargs, **options)

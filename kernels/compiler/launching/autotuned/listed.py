@@ -8,9 +8,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from warpplan.kernels.compiler.launching.autotuned.front_end import FrontEnd
-from warpplan.kernels.compiler.launching.autotuned.job_pool import JobPool
+from warpplan.kernels.compiler.launching.autotuned.list_children.job_pool import JobPool
+from warpplan.kernels.compiler.launching.autotuned.list_children.list_jobs import COMPILE
 from warpplan.kernels.compiler.launching.autotuned.list_choice import Candidate
-from warpplan.kernels.compiler.launching.autotuned.list_jobs import COMPILE
 from warpplan.kernels.compiler.launching.dispatch import Call
 from warpplan.kernels.compiler.strategy.protocol import Strategy
 from warpplan.kernels.triton_types import Json, TunerConfig

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -55,17 +55,19 @@ class TunedLaunch:
             raise CannotPlan("its list of configurations is empty after pruning")
         return found
 
-    def known_timings(self, configs: list[TunerConfig]) -> KnownTimings:
-        """What the tuner's cache, in memory or on disk, has of this key."""
+    def known_timings(self, configs: Sequence[TunerConfig], *, just_tuned: bool = False) -> KnownTimings:
+        """What the tuner's cache, in memory or on disk, has of this key; ``just_tuned`` says that the tuner's last
+        timings are this key's."""
         tuner = self.tuner
         if self.key not in tuner.cache and tuner.cache_results:
             with self._named_arguments(), contextlib.suppress(_NotOnDiskError):
-                tuner.check_disk_cache(self.key, configs, _missed)
+                tuner.check_disk_cache(self.key, list(configs), _missed)
         winner = tuner.cache.get(self.key)
         if winner is None or winner not in configs:
             return KnownTimings()
         # Timings are of the key that was tuned last: known to be this one's where there is no other.
-        timings = getattr(tuner, "configs_timings", None) or {} if len(tuner.cache) == 1 else {}
+        mine = just_tuned or len(tuner.cache) == 1
+        timings = getattr(tuner, "configs_timings", None) or {} if mine else {}
         median = [_median_us(timings.get(config)) for config in configs]
         return KnownTimings(configs.index(winner), tuple(median))
 

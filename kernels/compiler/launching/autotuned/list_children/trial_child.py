@@ -4,22 +4,25 @@ long as all of that."""
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from types import TracebackType
 
 from warpplan.kernels.isolate import Child, IsolatedResult
 from warpplan.kernels.triton_types import Json
 from warpplan.planner.errors import MeasurementFailed
 
-OPEN, TRIAL = (f"warpplan.kernels.compiler.launching.autotuned.list_trial:{name}" for name in ("open_gpu", "tried"))
+MODULE = "warpplan.kernels.compiler.launching.autotuned.list_children.list_trial"
+OPEN, TRIAL = f"{MODULE}:open_gpu", f"{MODULE}:tried"
 OPEN_S = 60.0
 """Seconds by the clock that opening the GPU may take, beside the limit of a step. Chosen by hand."""
 
 
 class TrialChild:
-    """One trial: started on entering, given its request with :meth:`run`, killed on leaving."""
+    """One trial: started on entering, given its request with :meth:`run`, killed on leaving, or when ``stop`` says
+    so."""
 
-    def __init__(self, device: int, time_limit_s: float) -> None:
-        self._device, self._time_limit_s = device, time_limit_s
+    def __init__(self, device: int, time_limit_s: float, stop: Callable[[], bool] = lambda: False) -> None:
+        self._device, self._time_limit_s, self._stop = device, time_limit_s, stop
         self._left = threading.Event()
         self._child: Child | None = None
         self._opened: IsolatedResult | None = None
@@ -45,11 +48,11 @@ class TrialChild:
             raise MeasurementFailed("the process of a trial could not be started")
         if self._opened.status != "ok":
             return self._opened
-        return self._child.call(TRIAL, [request], time_limit_s=self._time_limit_s)
+        return self._child.call(TRIAL, [request], time_limit_s=self._time_limit_s, stop=self._stop)
 
     def another(self) -> TrialChild:
         """One more, where this one's process is lost."""
-        return TrialChild(self._device, self._time_limit_s)
+        return TrialChild(self._device, self._time_limit_s, self._stop)
 
     def _open(self) -> None:
         try:
@@ -57,6 +60,11 @@ class TrialChild:
         except OSError:  # no more processes, or none of memory
             return
         limit_s = OPEN_S + self._time_limit_s
-        self._opened = self._child.call(OPEN, [self._device], time_limit_s=limit_s, stop=self._left.is_set)
+        self._opened = self._child.call(
+            OPEN, [self._device], time_limit_s=limit_s, stop=lambda: self._left.is_set() or self._stop()
+        )
         if self._left.is_set():
             self._child.kill()
+
+    def _given_up(self) -> bool:
+        return self._left.is_set() or self._stop()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 
@@ -29,12 +29,15 @@ def cores() -> int:
 
 
 class JobPool:
-    """At most ``most`` children, no more than there are cores, until it is left: what they are at is then given up.
-    Each first calls ``prepare`` ("module:function", then its arguments), whose answer nobody waits for."""
+    """At most ``most`` children, no more than there are cores, until it is left or ``stop`` says so: what they are at
+    is then given up. Each first calls ``prepare`` ("module:function", then its arguments), whose answer nobody waits
+    for."""
 
-    def __init__(self, *prepare: Json, most: int, time_limit_s: float) -> None:
+    def __init__(
+        self, *prepare: Json, most: int, time_limit_s: float, stop: Callable[[], bool] = lambda: False
+    ) -> None:
         self.size = max(1, min(cores(), most))
-        self._prepare, self._time_limit_s = prepare, time_limit_s
+        self._prepare, self._time_limit_s, self._stop = prepare, time_limit_s, stop
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._left = threading.Event()
 
@@ -62,7 +65,7 @@ class JobPool:
         try:
             while (job := self._jobs.get()) is not None:
                 target, arguments, answer = job
-                if (child is None or not child.alive) and not self._left.is_set():
+                if (child is None or not child.alive) and not self._given_up():
                     child = self._started()
                 answer.set_result(self._answer(child, target, arguments))
         finally:
@@ -70,19 +73,22 @@ class JobPool:
                 child.kill()
 
     def _answer(self, child: Child | None, target: str, arguments: Sequence[Json]) -> dict[str, Json]:
-        if self._left.is_set():
+        if self._given_up():
             return {"reason": "stopped: nobody waits for it any more"}
         if child is None or not child.alive:
             return {"reason": "no child could be started"}
         try:
             limit_s = self._time_limit_s
-            result = child.call(target, arguments, time_limit_s=limit_s, stop=self._left.is_set)
+            result = child.call(target, arguments, time_limit_s=limit_s, stop=self._given_up)
         except Exception as error:
             return {"reason": reason_of(error, CannotPlan)}
         if result.status != "ok":
             return {"reason": result.reason or "the child ended without an answer"}
         found: dict[str, Json] = result.value
         return found
+
+    def _given_up(self) -> bool:
+        return self._left.is_set() or self._stop()
 
     def _started(self) -> Child | None:
         """A child that is prepared, where one can be started now."""
@@ -91,5 +97,5 @@ class JobPool:
         except OSError:
             return None
         target, *arguments = self._prepare
-        child.call(target, arguments, time_limit_s=IMPORT_S, stop=self._left.is_set)
+        child.call(target, arguments, time_limit_s=IMPORT_S, stop=self._given_up)
         return child

@@ -9,7 +9,8 @@ What happens is streamed item by item, so that what was found outlives a child t
     {"step": "time"}                           all that are right are timed, each in turn
     {"step": "untimed", "candidate": 3, …}     its timing failed, in one line; the others are timed without it
     {"step": "times", "us": {"3": …}}          medians of one process, over memory that is not left in L2
-    {"step": "times", "us": {"3": …}}          those that lie close, timed again, each alone for a while: these count
+    {"step": "times", "us": {"3": …}}          those that lie close, timed again, each alone for a while: these count;
+                                               not beside a job, whose own launches do
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ Candidates = Sequence[dict[str, Json]]
 ROUNDS, WARM_S = 10, 0.2
 """Rounds in which all are timed in turn, and seconds of such launches before the first that is timed: it tells who may
 be the fastest. Chosen by hand."""
+BRIEF_ROUNDS, BRIEF_WARM_S = 5, 0.02
+"""The same beside a busy job: the job's own launches say whether what is chosen is faster. Chosen by hand."""
 FINAL_ROUNDS = 3
 """Rounds in which those that lie close are timed again. Chosen by hand."""
 SETTLE_S = 0.06
@@ -55,12 +58,12 @@ def tried(request: dict[str, Json]) -> Iterator[Item]:
     """Items for ``request``: ``candidates``, each with ``kernel`` (packed, its files under ``compiled``), ``launch``
     (``arguments``, ``grid``, ``device``) and ``planned`` (files, or ``None`` for the kernel as it is), ``against`` (the
     number of the candidate that it is compared with, or ``None``); ``right``, the numbers of those that another child
-    has checked; ``dropped``, of those that are out; ``resets``."""
+    has checked; ``dropped``, of those that are out; ``resets``; ``beside``, whether the job runs on meanwhile."""
     import torch
 
-    candidates, resets = request["candidates"], request["resets"]
+    candidates, resets, beside = request["candidates"], request["resets"], request["beside"]
     benches = {
-        number: benched(candidate, resets)
+        number: benched(candidate, resets, beside=beside)
         for number, candidate in enumerate(candidates) if number not in request["dropped"]
     }  # fmt: skip
     yield {"step": "start"}
@@ -79,7 +82,8 @@ def tried(request: dict[str, Json]) -> Iterator[Item]:
     planned = {number: _planned(candidates[number]) for number in benches}
     while True:
         try:
-            us = times(benches, planned)
+            warm_s = BRIEF_WARM_S if beside else WARM_S
+            us = times(benches, planned, rounds=BRIEF_ROUNDS if beside else ROUNDS, warm_s=warm_s)
         except MeasurementFailed as error:
             if error.field != "candidate" or "CUDA error" in str(error):
                 raise
@@ -89,7 +93,7 @@ def tried(request: dict[str, Json]) -> Iterator[Item]:
         else:
             break
     yield {"step": "times", "us": us}
-    if len(last := finalists(us)) > 1:
+    if len(last := finalists(us)) > 1 and not beside:
         close = {n: benches[n] for n in last}
         yield {"step": "times", "us": times(close, planned, rounds=FINAL_ROUNDS, warm_s=0.0, settle_s=SETTLE_S)}
     torch.cuda.empty_cache()  # the job may want the memory before this process has ended
@@ -110,9 +114,9 @@ def _against(candidate: dict[str, Json], benches: Mapping[int, ListBench]) -> Li
     return None if number is None else benches[number]
 
 
-def benched(candidate: dict[str, Json], resets: dict[str, Json]) -> ListBench:
+def benched(candidate: dict[str, Json], resets: dict[str, Json], *, beside: bool = False) -> ListBench:
     """A bench of one of :func:`tried`'s candidates."""
-    return ListBench(candidate["kernel"], candidate["launch"], resets)
+    return ListBench(candidate["kernel"], candidate["launch"], resets, beside=beside)
 
 
 def _planned(candidate: dict[str, Json]) -> CompiledKernel | None:
@@ -127,9 +131,11 @@ class ListBench(Bench):
     """One configuration, with what its tuner does to arguments before each launch: ``resets`` has ``zero`` and
     ``restore``, names of tensors, and ``integers``, whether those of whole numbers are restored."""
 
-    def __init__(self, kernel: dict[str, Json], launch: dict[str, Json], resets: dict[str, Json]) -> None:
+    def __init__(
+        self, kernel: dict[str, Json], launch: dict[str, Json], resets: dict[str, Json], *, beside: bool = False
+    ) -> None:
         self._names, self._resets = list(kernel["arg_names"]), resets
-        super().__init__(kernel, launch)
+        super().__init__(kernel, launch, beside=beside)
 
     def run_and_check(self, planned: CompiledKernel | None, against: ListBench | None = None) -> None:
         """Run the kernel as it is, and compare what it computes with ``against``; or what ``planned`` computes with

@@ -1,0 +1,8 @@
+"""The children that rank, compile and try a list: what they do (``list_jobs``, ``list_trial``), and who starts and ends
+them (``job_pool``, ``trial_child``)."""
+
+EXPORTS = {
+    "job_pool": ("cores", "JobPool"),
+    "list_jobs": ("COMPILE", "PREPARE", "RANK"),
+    "trial_child": ("TrialChild",),
+}

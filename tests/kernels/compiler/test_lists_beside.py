@@ -1,0 +1,428 @@
+"""Autotuned lists under ``planned`` as it is by default: Triton tunes at the first launch, what is best planned is
+found on the background thread, and the job's own launches decide. Real tuner, front end, compiles and thread; the
+children and the events around launches are stood in for."""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+triton = pytest.importorskip("triton", reason="needs triton")
+sys.path.insert(0, str(Path(__file__).parent))
+
+import kernels_under_test as kernels  # noqa: E402
+from planned_machine import Machine, gemm_arguments, running  # noqa: E402
+from triton.runtime.jit import JITFunction  # noqa: E402
+from tuned_kernels import (  # noqa: E402
+    HANG,
+    PREDICTED,
+    SMALL,
+    TIMES,
+    WIDE,
+    Bench,
+    Children,
+    boxes,
+    config,
+    launch,
+    pooled,
+    trying,
+)
+
+from warpplan.kernels import PlanWarning, planned  # noqa: E402
+from warpplan.kernels.compiler.background import background_trials  # noqa: E402
+from warpplan.kernels.compiler.background.configuration_contest import ConfigurationContest  # noqa: E402
+from warpplan.kernels.compiler.background.launch_comparison import ALTERNATING, MOST_PAIRS, PATIENCE  # noqa: E402
+from warpplan.kernels.compiler.background.plan_choices import TrialOutcome  # noqa: E402
+from warpplan.kernels.compiler.background.watched_kernel import WatchedKernel  # noqa: E402
+from warpplan.kernels.compiler.launching import background_decider, decide  # noqa: E402
+from warpplan.kernels.compiler.launching import planned as planned_module  # noqa: E402
+from warpplan.kernels.compiler.launching.autotuned import list_decide, list_launches  # noqa: E402
+from warpplan.kernels.compiler.launching.autotuned.list_children.job_pool import JobPool  # noqa: E402
+from warpplan.kernels.compiler.launching.autotuned.list_launches import NotedLaunches  # noqa: E402
+from warpplan.kernels.compiler.launching.autotuned.tuner_calls import TunedLaunch, tuning_key  # noqa: E402
+from warpplan.kernels.compiler.launching.dispatch import waiting  # noqa: E402
+from warpplan.kernels.warn_once import forget_warnings  # noqa: E402
+
+pytestmark = pytest.mark.matrix
+Json = dict[str, Any]
+WAIT_S = 60.0
+TRITONS, OURS = 4, 12
+"""Warps of the 64 x 64 tile as it is, and of the 128 x 64 tile under two consumers."""
+_one_at_a_time = threading.RLock()
+"""Held by launches and by what stands for children: that compiles in this process, under a hook that is all
+threads'."""
+
+
+class Times:
+    """What launches take by the warps of the kernel that ran, as the events around them tell."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine, self.us = machine, {TRITONS: 10.0, 8: 10.0, OURS: 5.0}
+
+    def __call__(self) -> Any:
+        took: list[float] = []
+        return SimpleNamespace(
+            begin=lambda: None,
+            end=lambda: took.append(self.us[self.machine.warps[-1]]),
+            elapsed_us=lambda: took[0] if took else None,
+        )
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("triton")
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, cache: Path) -> Iterator[Machine]:
+    monkeypatch.setattr(decide, "default_folder", lambda: cache / "planned")
+    monkeypatch.setattr(planned_module, "_tables", {})
+    monkeypatch.setattr(decide, "gpu", lambda number: ("NVIDIA H200", 90))
+    for module in (list_launches, background_decider):
+        monkeypatch.setattr(module, "describe", lambda *a: {"arguments": [], "storages": []})
+    monkeypatch.setattr(background_trials, "POLL_S", 0.01)
+    # Triton's winner is not tried as a kernel of its own: these tests are about lists.
+    later = TrialOutcome(None, 0.0, "not now")
+    monkeypatch.setattr(background_decider.BackgroundDecider, "try_plans", lambda *a: later)
+    forget_warnings()
+    with running(cache) as machine:
+        try:
+            yield machine
+        finally:
+            for table, *_ in planned_module._tables.values():
+                if table._beside is not None:
+                    table._beside.stop()
+
+
+@pytest.fixture
+def times(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Times:
+    times = Times(machine)
+    monkeypatch.setattr(background_trials, "CudaTimer", times)
+    return times
+
+
+@pytest.fixture
+def children(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Children]:
+    def install(predicted: Any = PREDICTED, us: Any = TIMES) -> Children:
+        stand_in = Children(predicted, us)
+
+        def job(*arguments: Any) -> Json:
+            with _one_at_a_time:
+                return stand_in.job(*arguments)
+
+        monkeypatch.setattr(list_decide, "JobPool", pooled(job))
+        monkeypatch.setattr(list_decide, "TrialChild", trying(stand_in.trial))
+        return stand_in
+
+    return install
+
+
+@pytest.fixture
+def tuned(machine: Machine) -> Callable[..., Any]:
+    """A fresh tuner over two tiles, of which Triton's benchmark finds the 64 x 64 one the fastest as it is."""
+
+    class SmallestWins(Bench):
+        def __call__(self, call: Callable[[], None], quantiles: Any) -> list[float]:
+            super().__call__(call, quantiles)
+            grid, _, _ = self.machine.launches[-1]
+            return [1.0 if grid[0] == 64 else 2.0] * 3
+
+    def make(**options: Any) -> Any:
+        tuner = triton.autotune([config(SMALL), config(WIDE)], key=["M", "N", "K"], do_bench=SmallestWins(machine))
+        return tuner(JITFunction(kernels.gemm.fn))
+
+    return make
+
+
+def launched(tuner: Any, **options: Any) -> Any:
+    with _one_at_a_time:
+        return launch(tuner, **options)
+
+
+def decisions(folder: Path) -> list[Json]:
+    return [json.loads(file.read_text()) for file in folder.glob("*.list.json")]
+
+
+def until(done: Callable[[], bool], tuner: Any) -> None:
+    """Launch until ``done``, once at least."""
+    give_up = time.monotonic() + WAIT_S
+    launched(tuner)
+    while not done():
+        assert time.monotonic() < give_up, "it does not come to an end"
+        launched(tuner)
+        time.sleep(0.005)
+
+
+def settled(folder: Path) -> Callable[[], bool]:
+    return lambda: any(not found["provisional"] for found in decisions(folder))
+
+
+def test_triton_tunes_first_and_the_jobs_launches_settle_on_what_is_faster(
+    machine: Machine, times: Times, tuned: Any, children: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried, tuner = children(), tuned()
+    with planned(tmp_path):
+        launched(tuner)
+        assert tuner.do_bench.count == 2, "Triton's own tuning"
+        assert machine.launches[-1][0] == (64, 64, 1), "and its choice"
+        until(settled(tmp_path), tuner)
+        count = len(machine.launches)
+        for _ in range(20):
+            launched(tuner)
+    assert machine.warps[count + 2 :] == [OURS] * 18
+    assert len(tried.trials) == 1
+    assert tried.trials[0]["beside"]
+    (found,) = decisions(tmp_path)
+    assert (found["config"], found["scheme"]["consumers"], found["provisional"]) == (1, 2, False)
+    as_it_is = [t["config"] for t in found["tried"] if t["scheme"] is None]
+    assert as_it_is == [0, 1], "Triton's winner, and what the planned tile is compared with"
+
+    def refuse(*arguments: Any, **named: Any) -> Any:
+        raise AssertionError("a child was started")
+
+    for name in ("JobPool", "TrialChild"):
+        monkeypatch.setattr(list_decide, name, refuse)
+    later, before = tuned(), len(machine.launches)
+    planned_module._tables.clear()
+    with planned(tmp_path):
+        until(lambda: machine.warps[-1] == OURS, later)
+    assert later.do_bench.count == 0
+    assert {grid for grid, _, _ in machine.launches[before:]} == {(32, 64, 1)}
+
+
+def test_what_the_jobs_launches_show_to_be_slower_goes_back_to_tritons_choice(
+    machine: Machine, times: Times, tuned: Any, children: Any, tmp_path: Path
+) -> None:
+    times.us[OURS] = 20.0
+    tried, tuner = children(), tuned()
+    with planned(tmp_path):
+        until(settled(tmp_path), tuner)
+        count = len(machine.launches)
+        for _ in range(20):
+            launched(tuner)
+    assert OURS in machine.warps[:count]
+    assert {grid for grid, _, _ in machine.launches[count + 1 :]} == {(64, 64, 1)}
+    (found,) = decisions(tmp_path)
+    assert (found["config"], found["scheme"]) == (0, None)
+    assert len(tried.trials) == 1
+
+
+def test_a_winner_of_tritons_that_is_best_planned_is_left_to_its_kernels_own_comparison(
+    machine: Machine, times: Times, tuned: Any, children: Any, tmp_path: Path
+) -> None:
+    us = {**TIMES, (64, 64, 4, list(PREDICTED)[4][-1]): 9.0}
+    children(us=us)
+    tuner = tuned()
+    with planned(tmp_path):
+        until(lambda: bool(decisions(tmp_path)), tuner)
+    (found,) = decisions(tmp_path)
+    assert (found["config"], found["provisional"]) == (0, False)
+    kernels_own = [json.loads(f.read_text()) for f in tmp_path.glob("*.json") if not f.name.endswith(".list.json")]
+    assert [(k["provisional"], k["scheme"]["consumers"]) for k in kernels_own] == [(True, 1)]
+
+
+def test_without_gpu_time_a_list_is_tritons(
+    machine: Machine, times: Times, tuned: Any, children: Any, tmp_path: Path
+) -> None:
+    tried, tuner = children(), tuned()
+    with planned(tmp_path, gpu_share=0):
+        for _ in range(5):
+            launched(tuner)
+        time.sleep(0.1)
+    assert (tuner.do_bench.count, tried.ranked, decisions(tmp_path)) == (2, [], [])
+    assert {grid for grid, _, _ in machine.launches[2:]} == {(64, 64, 1)}
+
+
+def test_whoever_waits_has_the_list_decided_at_once(
+    machine: Machine, times: Times, tuned: Any, children: Any, tmp_path: Path
+) -> None:
+    tried, tuner = children(), tuned()
+    with planned(tmp_path), waiting():
+        launched(tuner)
+    assert (tuner.do_bench.count, len(tried.trials)) == (0, 1)
+    assert not tried.trials[0]["beside"]
+    (found,) = decisions(tmp_path)
+    assert not found["provisional"]
+
+
+def test_a_provisional_decision_is_for_those_whose_launches_compare(
+    machine: Machine, times: Times, tuned: Any, children: Any, tmp_path: Path
+) -> None:
+    tried, tuner = children(), tuned()
+    times.us[OURS] = float("nan")  # no comparison comes to an end
+    with planned(tmp_path):
+        until(lambda: bool(decisions(tmp_path)), tuner)
+    (found,) = decisions(tmp_path)
+    assert found["provisional"]
+    with planned(tmp_path, background=False):
+        launched(tuned())
+    assert len(tried.trials) == 2, "timed anew, by itself"
+    (found,) = decisions(tmp_path)
+    assert not found["provisional"]
+
+
+def test_a_list_that_cannot_be_tried_stays_tritons_with_one_warning(
+    machine: Machine, times: Times, tuned: Any, children: Any, tmp_path: Path
+) -> None:
+    tried, tuner = children(us=dict.fromkeys(TIMES, HANG)), tuned()
+    with warnings.catch_warnings(record=True) as caught, planned(tmp_path):
+        warnings.simplefilter("always")
+        until(lambda: any("choice of its list stays" in str(w.message) for w in caught), tuner)
+        for _ in range(5):
+            launched(tuner)
+    assert len([w for w in caught if "choice of its list stays" in str(w.message)]) == 1
+    assert "no answer for 60 s" in str(caught[-1].message)
+    assert decisions(tmp_path) == []
+    assert len(tried.trials) == 3
+    assert machine.launches[-1][0] == (64, 64, 1)
+
+
+def test_a_hook_that_raises_leaves_the_list_to_triton(
+    machine: Machine, times: Times, children: Any, tmp_path: Path
+) -> None:
+    tried, raised = children(), []
+
+    def hook(arguments: Json) -> None:
+        boxes(arguments)
+        raised.append(1)
+        if len(raised) == 2:  # the first is the look at what is launched
+            raise OSError("no such thing")
+
+    configs = [config(SMALL, hook=hook), config(WIDE, warps=8)]
+    bench = Bench(machine)
+    tuner = triton.autotune(configs, key=["M", "N", "K"], do_bench=bench)(JITFunction(kernels.gemm.fn))
+    with pytest.warns(PlanWarning, match="Triton tunes its list: OSError: no such thing"), planned(tmp_path):
+        launched(tuner)
+    assert bench.count == 2
+    assert tried.ranked == []
+
+
+def test_what_waits_for_its_trial_keeps_no_tensor_alive(machine: Machine, tuned: Any) -> None:
+    tuner, arguments = tuned(), list(gemm_arguments(4096, 4096, 128)[:6])
+    kwargs = {"grid": lambda meta: (64, 64), "warmup": False}
+    with _one_at_a_time:
+        noted = NotedLaunches(TunedLaunch(tuner, tuple(arguments), kwargs, ()), tuner.configs)
+    tensors = [weakref.ref(each) for each in (arguments[0].base, arguments[1].base, arguments[2])]
+    calls = [noted.call(number) for number in range(2)]
+    assert [call.arguments["a"].block_shape for call in calls] == [(64, 32), (128, 32)], "each as its hook leaves it"
+    assert calls[0].arguments["c_ptr"].data_ptr() == 4096
+    arguments.clear()
+    gc.collect()
+    assert [tensor() for tensor in tensors] == [None] * 3
+    noted.close()
+
+
+def test_launches_in_many_threads_tune_and_decide_once(
+    machine: Machine, times: Times, tuned: Any, children: Any, tmp_path: Path
+) -> None:
+    tried, tuner = children(), tuned()
+    with planned(tmp_path):
+        threads = [threading.Thread(target=launched, args=(tuner,)) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        until(settled(tmp_path), tuner)
+    assert tuner.do_bench.count == 2
+    assert len(tried.trials) == 1
+
+
+class Contest:
+    """A contest of launches that take ``us`` (incumbent, contender)."""
+
+    def __init__(self, us: tuple[float, float], *, capturing: bool = False, watched: int = 0) -> None:
+        self.us, self.capturing, self.watched = us, capturing, watched
+        self.ran: list[str] = []
+        self.ended: list[Any] = []
+        self.timer_fails = False
+        self.contest = ConfigurationContest(
+            7, settled=lambda *told: self.ended.append(told), capturing=lambda: self.capturing, timer=self.timer
+        )
+
+    def timer(self) -> Any:
+        if self.timer_fails:
+            raise RuntimeError("no events")
+        took: list[float] = []
+        return SimpleNamespace(
+            begin=lambda: None,
+            end=lambda: took.append(self.us[self.ran[-1] == "contender"]),
+            elapsed_us=lambda: took[0] if took else None,
+        )
+
+    def launch(self, sizes: int = 7) -> str:
+        self.contest.launch(sizes, lambda: self.run("incumbent"), lambda: self.run("contender"))
+        return self.ran[-1]
+
+    def run(self, side: str) -> Any:
+        self.ran.append(side)
+        watched = side == "contender" and self.ran.count(side) <= self.watched
+        return WatchedKernel.__new__(WatchedKernel) if watched else object()
+
+
+@pytest.mark.parametrize(("us", "won"), [((10.0, 5.0), True), ((10.0, 9.95), False), ((5.0, 10.0), False)])
+def test_a_contest_is_won_by_what_is_faster_by_more_than_noise(us: tuple[float, float], won: bool) -> None:
+    contest = Contest(us)
+    for _ in range(300):
+        contest.launch()
+    ((told, times),) = contest.ended
+    assert told is won
+    assert times[0] == pytest.approx(us[1])
+    assert times[1] == us[0]
+    assert contest.ran.count("contender") < 60
+
+
+def test_launches_of_other_sizes_and_of_captures_run_tritons_choice_and_count_for_nothing() -> None:
+    contest = Contest((10.0, 5.0))
+    assert {contest.launch(sizes=8) for _ in range(100)} == {"incumbent"}
+    contest.capturing = True
+    assert {contest.launch() for _ in range(500)} == {"incumbent"}
+    assert contest.ended == []
+
+
+def test_a_contender_counts_once_it_runs_its_plan() -> None:
+    """Before that its launches run the configuration as it is."""
+    contest = Contest((10.0, 5.0), watched=20)
+    for _ in range(40):
+        contest.launch()
+    assert contest.ended == []
+    for _ in range(40):
+        contest.launch()
+    assert [won for won, _ in contest.ended] == [True]
+
+
+def test_launches_that_never_compare_leave_what_the_trial_found() -> None:
+    contest = Contest((10.0, 5.0))
+    for _ in range(PATIENCE * ALTERNATING * MOST_PAIRS):
+        contest.launch(sizes=8)
+    assert contest.ended == [(True, None)]
+
+
+def test_a_timer_that_fails_ends_the_contest_for_tritons_choice() -> None:
+    contest = Contest((10.0, 5.0))
+    contest.timer_fails = True
+    assert {contest.launch() for _ in range(10)} == {"incumbent"}
+    assert contest.ended == [(False, None)]
+
+
+def test_a_pool_that_is_told_to_stop_answers_at_once() -> None:
+    with JobPool("time:sleep", 60, most=1, time_limit_s=60.0, stop=lambda: True) as pool:
+        begun = time.monotonic()
+        assert "stopped" in pool.submit("time:sleep", 60).result()["reason"]
+    assert time.monotonic() - begun < 30.0
+
+
+def test_a_key_is_read_as_triton_makes_it(machine: Machine, tuned: Any) -> None:
+    tuner = tuned()
+    launched(tuner)
+    assert list(tuner.cache) == [tuning_key(tuner, gemm_arguments(4096, 4096, 128)[:6], {})]
