@@ -9,11 +9,13 @@ beforehand on all cores; both and the peers are checked against torch, then time
 sets that fill it) and warm (one set).
 ``first``: seconds of the first launch from cold caches, each side in a process of its own, and again in a later process
 with the caches that it left: Triton's own tuning of the list (``autotuned``), ``planned()``, which goes on beside the
-job until its launches have settled on a configuration, and ``planned(background=False)``, which waits (``waiting``). ``soak``:
-see ``corpus_soak.py``. Every finished row is kept: a run that was interrupted, or that ``--limit-s`` ended, goes on
-where it stopped, and one of some kernels (``--only``) leaves the other kernels' rows in the file; ``date`` says when a
-row was measured. Children have time limits: a hang costs its row. A row of ``compare`` has what ``planned`` tried, with
-times or the reasons of failures, what it decided, and what was warned of: a kernel that gains nothing says why.
+job until its launches have settled on a configuration, and ``planned(background=False)``, which waits (``waiting``).
+``soak``: see ``corpus_soak.py``.
+
+Every finished row is kept: a run that was interrupted, or that ``--limit-s`` ended, goes on where it stopped, and one
+of some kernels (``--only``) leaves the other kernels' rows in the file; ``date`` says when a row was measured. Children
+have time limits: a hang costs its row. A row of ``compare`` has what ``planned`` tried, with times or the reasons of
+failures, what it decided, and what was warned of: a kernel that gains nothing says why.
 """
 
 from __future__ import annotations
@@ -50,9 +52,9 @@ PEAK_FLOPS, PEAK_BYTES = 1.5e15, 4.8e12
 """For a first estimate of a kernel's time, in which only the rounds of a reading depend on it."""
 LEAST_US = 3.0
 BESIDE = ("settled_s", "us_at_first", "us_settled", "decided")
-SETTLED_S, LAUNCHES_AT_ONCE, AFTER_SETTLED = 30.0, 21, 400
-"""Of ``first``: how long a job launches until its list is settled, launches between two looks at the clock, and those
-that follow."""
+SETTLED_S, LAUNCHES_AT_ONCE, BATCHES, AFTER_SETTLED = 30.0, 20, 9, 400
+"""Of ``first``: how long a job launches until its list is settled, launches between two looks at the clock, how often
+so many are timed, and the launches between the list's settling and that."""
 GOALS = {
     "with_dot_over_autotuned": 1.15, "worst_over_autotuned": 0.99, "pointer_gemm_over_cublas": 0.98,
     "moe_over_autotuned": 1.10, "attention_backward_over_autotuned": 1.15, "attention_over_cudnn": 1.0,
@@ -217,17 +219,18 @@ def settling(launch: Callable[[], object], folder: Path, begun: float) -> Row:
 
 
 def launch_us(launch: Callable[[], object]) -> float:
-    """Median microseconds of single launches, one after the other."""
+    """Median microseconds of a launch among its like: the GPU has the next before it is through with one."""
     import torch
 
     times = []
-    for _ in range(LAUNCHES_AT_ONCE):
+    for _ in range(BATCHES):
         before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         before.record()
-        launch()
+        for _ in range(LAUNCHES_AT_ONCE):
+            launch()
         after.record()
         after.synchronize()
-        times.append(1e3 * before.elapsed_time(after))
+        times.append(1e3 * before.elapsed_time(after) / LAUNCHES_AT_ONCE)
     return round(sorted(times)[len(times) // 2], 2)
 
 
@@ -292,7 +295,7 @@ def summarised_first(rows: Sequence[Row]) -> Row:
         "worst_later_s": max((r["planned_again_s"] for r in rows if r.get("planned_again_s")), default=None),
         "settled_s": middle("settled_s"), "not_settled": [r["kernel"] for r in rows if not r.get("settled_s")],
         "gain_when_settled": geometric_mean(gains), "worst_gain": min(gains, default=None),
-        "configurations": sum(r["listed"] or 0 for r in rows if r.get("planned_s")),
+        "kernels": len(ours), "configurations": sum(r["listed"] or 0 for r in rows if r.get("planned_s")),
     }  # fmt: skip
 
 

@@ -64,7 +64,8 @@ def costs() -> tuple[Any, Any]:
 
 
 def packed(entry: Entry, problem: Problem, config: Any) -> tuple[Row, float]:
-    """A job of :mod:`~warpplan.kernels.compiler.launching.autotuned.list_children.list_jobs` for one configuration, and its bound."""
+    """A job of :mod:`~warpplan.kernels.compiler.launching.autotuned.list_children.list_jobs` for one configuration, and
+    its bound."""
     from triton.backends.compiler import GPUTarget
     from triton.compiler import make_backend
 

@@ -31,6 +31,9 @@ GRACE_S = 10.0
 """Seconds without an entered scope and without a launch that is watched after which the thread and its child end.
 Chosen by hand: a job that enters a scope each step is out of it for less; doubled, a child outlives its use for
 longer."""
+HOLD_S = 60.0
+"""Seconds for which the kernel of a list that is decided on is not tried by itself. Chosen by hand: a list takes 4 to
+11 s, and as long again in a job with long steps."""
 RETRY_S = 60.0
 """Seconds until a trial that the machine failed is tried again. Chosen by hand."""
 MOST_ATTEMPTS = 3
@@ -90,6 +93,7 @@ class BackgroundTrials:
         """No work and no thread: at the start, and in a process that was forked."""
         self._work: deque[BackgroundWork] = deque()
         self._jobs: deque[BackgroundJob] = deque()
+        self._held: dict[str, float] = {}  # until when kernels are not tried, by their names
         self._open: dict[int, WatchedKernel] = {}
         self._pooled: dict[int, WatchedKernel] = {}  # those that take part in the comparison of one plan
         self._left: dict[int, WatchedKernel] = {}  # those that are predicted to gain nothing, by what is known so far
@@ -119,6 +123,14 @@ class BackgroundTrials:
         if self.budget.share:
             self._jobs.append(job)
             self.wake()
+
+    def hold(self, name: str) -> None:
+        """Do not try the kernel called ``name``, for a while: whether it stays in use is not known yet."""
+        self._held[name] = self._clock() + HOLD_S
+
+    def release(self, name: str) -> None:
+        """Try it, where that is worth it."""
+        self._held.pop(name, None)
 
     def perform_job(self) -> bool:
         """Do the next job that was submitted, if there is one and it may begin."""
@@ -308,7 +320,10 @@ class BackgroundTrials:
             families.setdefault(watched.launch.family, []).append(watched)
         best: tuple[float, WatchedKernel] | None = None
         for members in families.values():
-            candidates = [watched for watched in members if watched.not_before <= now]
+            candidates = [
+                watched for watched in members
+                if watched.not_before <= now and self._held.get(watched.launch.name, 0.0) <= now
+            ]  # fmt: skip
             if not candidates or sum(watched.launches for watched in members) < LEAST_LAUNCHES:
                 continue
             longest = max(candidates, key=lambda watched: watched.launches * watched.time_us)

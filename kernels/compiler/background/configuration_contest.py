@@ -27,7 +27,7 @@ Times = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class _Sample:
+class _TimedLaunch:
     planned: bool
     timer: LaunchTimer
 
@@ -46,7 +46,7 @@ class ConfigurationContest:
     ) -> None:
         self._sizes, self._settled, self._capturing, self._timer = sizes, settled, capturing, timer
         self._comparison = LaunchComparison(ALTERNATING, LaunchPairs())
-        self._pending: list[_Sample] = []
+        self._pending: list[_TimedLaunch] = []
         self._launches = 0
         self._ready = False  # whether the contender runs its own plan by now
         self._over = False
@@ -75,7 +75,7 @@ class ConfigurationContest:
             timer = timer if was_ready and self._ready else None
         if timer is not None:
             timer.end()
-            self._pending.append(_Sample(planned, timer))
+            self._pending.append(_TimedLaunch(planned, timer))
         return ran
 
     def _next(self, sizes: Hashable) -> tuple[bool, LaunchTimer | None]:

@@ -6,7 +6,7 @@ EXPORTS = {
     "arguments": ("bytes_of", "Copies", "describe", "Later", "Storages"),
     "decide": ("Decider", "MOST_CHILDREN"),
     "decisions": ("Compiled", "Decision", "from_json", "parse", "Situation", "to_json", "write_whole", "wrong"),
-    "dispatch": ("bound_call", "Call", "is_capturing", "is_tuning", "is_waiting", "warn_not_planned"),
+    "dispatch": ("bound_call", "Call", "is_capturing", "is_tuning", "is_waiting", "name_of", "warn_not_planned"),
     "inductor": ("planned_inductor", "tma_templates"),
     "packed": ("*",),
     "planned": ("planned",),

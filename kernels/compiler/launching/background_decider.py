@@ -28,7 +28,7 @@ from warpplan.kernels.compiler.launching.arguments import Later, Storages, descr
 from warpplan.kernels.compiler.launching.decide import MOST_SCHEMES, Decider, TrialLaunch, driver_version
 from warpplan.kernels.compiler.launching.decisions import Decision, own_version
 from warpplan.kernels.compiler.launching.dispatch import warn_not_planned
-from warpplan.kernels.compiler.pointers.planned_cut import require_least
+from warpplan.kernels.compiler.sizes.least_arguments import require_least
 from warpplan.kernels.compiler.sizes.size_expressions import LaunchSizes
 from warpplan.kernels.isolate import IsolatedResult, run_isolated
 from warpplan.kernels.triton_types import CompiledKernel, Json, KernelArgument

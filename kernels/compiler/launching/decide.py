@@ -2,7 +2,8 @@
 process, and remember.
 
 The launch itself always runs the kernel as it is. Whatever goes wrong leaves it so, with one warning. Here the launch
-waits; :mod:`~.background_decider` does the same beside the job.
+waits; :mod:`~.background_decider` does the same beside the job. What only a trial needs is imported for one: a job that
+finds its decisions waits for as few imports as may be.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from warpplan.kernels.compiler.background.launch_comparison import GAIN
 from warpplan.kernels.compiler.background.launch_memory import launch_sizes, shared_memory
@@ -41,18 +43,18 @@ from warpplan.kernels.compiler.launching.sources import (
     given,
     open_source,
 )
-from warpplan.kernels.compiler.pointers.planned_cut import require_least
 from warpplan.kernels.compiler.sizes.gain_model import GainBasis, model_from_json
+from warpplan.kernels.compiler.sizes.least_arguments import require_least
 from warpplan.kernels.compiler.sizes.size_expressions import LaunchSizes
 from warpplan.kernels.compiler.strategy.protocol import Strategy
 from warpplan.kernels.compiler.strategy.recorded import strategy_from_json, strategy_text
 from warpplan.kernels.isolate import IsolatedResult, run_isolated
-from warpplan.kernels.plan_source import default_profile
 from warpplan.kernels.triton_types import CompiledKernel, Json
 from warpplan.planner.errors import MeasurementFailed, WarpplanError
-from warpplan.planner.values import codec
 from warpplan.planner.values.device import DEVICES, Device
-from warpplan.planner.values.profile import Profile
+
+if TYPE_CHECKING:
+    from warpplan.planner.values.profile import Profile
 
 PROFILED = (9,)
 """Major compute capabilities of the profiles that ship with the package."""
@@ -187,6 +189,10 @@ class Decider:
 
     def predicts_with(self, name: str) -> tuple[Profile, Device]:
         """The profile and the device by which kernels are ranked on the GPU called ``name``, of sm_90."""
+        from warpplan.kernels.plan_source import default_profile
+        from warpplan.planner.values import codec
+        from warpplan.planner.values.profile import Profile
+
         profile = self._profile or codec.from_json(default_profile(name), Profile)
         return profile, DEVICES.get(name, DEVICES[LIKE[9]])
 
@@ -291,6 +297,9 @@ class Decider:
     def _request(
         self, packed: dict[str, Json], device: str, launch: Json, schemes: list[Strategy] | None
     ) -> dict[str, Json]:
+        from warpplan.kernels.plan_source import default_profile
+        from warpplan.planner.values import codec
+
         return {
             "kernel": packed,
             "launch": launch,

@@ -24,6 +24,7 @@ from warpplan.kernels.triton_types import Autotuner, CompiledKernel, Grid, JitFu
 from warpplan.kernels.warn_once import warn_once
 
 if TYPE_CHECKING:
+    from warpplan.kernels.compiler.launching.autotuned.list_decide import ListDecider
     from warpplan.kernels.compiler.launching.autotuned.list_table import ListTable
     from warpplan.kernels.compiler.launching.decide import Decider
     from warpplan.planner.values.profile import Profile
@@ -57,8 +58,9 @@ class planned:
 
     ``measure=False`` tries nothing on the GPU: it trusts decisions and predictions, the same on every rank. ``profile``
     is the GPU's, ``None`` the one that ships with the package. ``time_limit_s`` is how long a step of a trial may take.
-    A kernel under ``@triton.autotune`` is decided on over its whole list; ``extend`` tries tiles beside those, too,
-    each compared with the list's own.
+    A kernel under ``@triton.autotune`` is decided on over its whole list: beside the job Triton tunes at the first
+    launch, and the job's launches decide between its choice and what is faster planned. ``extend`` tries tiles beside
+    the list's, too, each compared with the list's own.
 
     No failure is raised later: the kernel runs as it is, with one :class:`PlanWarning` that says why. Raises
     :class:`~warpplan.planner.errors.InvalidInput` at once for ``plans``, a ``gpu_share`` or a ``time_limit_s`` that are
@@ -208,12 +210,20 @@ def _new_tables(
     @functools.cache
     def lists() -> ListTable:
         from warpplan.kernels.compiler.launching.autotuned.list_beside import ListsBeside
-        from warpplan.kernels.compiler.launching.autotuned.list_decide import ListDecider
+        from warpplan.kernels.compiler.launching.autotuned.list_lookup import ListLookup
         from warpplan.kernels.compiler.launching.autotuned.list_table import ListTable
 
-        decide = ListDecider(decider(), extend=extend)
+        lookup = ListLookup(decider(), extend=extend)
+
+        @functools.cache
+        def list_decider() -> ListDecider:
+            from warpplan.kernels.compiler.launching.autotuned.list_decide import ListDecider
+
+            return ListDecider(decider(), lookup)
+
         # Without measuring nothing is tuned: every rank is to launch the same from the first launch on.
-        return ListTable(decide, ListsBeside(decide, trials) if trials is not None and measure else None)
+        lists_beside = ListsBeside(list_decider, lookup, trials) if trials is not None and measure else None
+        return ListTable(lambda launch: list_decider()(launch), lookup, lists_beside)
 
     if trials is None:
         return LaunchTable(decider()), lists

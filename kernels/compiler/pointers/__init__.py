@@ -5,6 +5,6 @@ and, where that proves that TMA reads the same, the kernel written with descript
 EXPORTS = {
     "affine_tiles": ("AffineTile", "NotAffine", "TileReader"),
     "describing": ("Described",),
-    "planned_cut": ("explained", "LEAST", "planned_cut", "require_least", "with_tma_loads"),
+    "planned_cut": ("explained", "planned_cut", "with_tma_loads"),
     "scratch": ("with_scratch",),
 }

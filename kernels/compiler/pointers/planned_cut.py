@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 from warpplan.kernels.compiler import pipeline
 from warpplan.kernels.compiler.analysis.capture import Captured, Obstacle
-from warpplan.kernels.compiler.exceptions import CannotPlan
 from warpplan.kernels.compiler.pointers.describing import Described, Unchanged, describe
 from warpplan.kernels.compiler.pointers.exit_values import with_exit_values
 from warpplan.kernels.compiler.pointers.masks.seldom_masks import with_seldom_masks
@@ -16,18 +15,14 @@ from warpplan.kernels.compiler.pointers.softmax_weights import with_flushed_weig
 from warpplan.kernels.compiler.ttgir.ir import MalformedIR
 from warpplan.kernels.triton_types import (
     AstSource,
-    CompiledKernel,
     CompileOptions,
     GpuTarget,
     Json,
-    KernelArgument,
     MlirModule,
 )
 
 HOPPER = 9
 """Major compute capability of the GPUs for which pointer loads are rewritten."""
-LEAST = "warpplan_least"
-"""Field of a compiled kernel's metadata: the arguments that have to be at least 0 or 1, ``[name, least]`` each."""
 
 
 @dataclass(frozen=True)
@@ -104,13 +99,3 @@ def explained(captured: Captured, described: Described) -> Captured:
 def _is_in(load: Unchanged, loop: str) -> bool:
     """Whether ``load`` is in the loop that a captured kernel calls ``loop``; all are in the kernel, ""."""
     return not loop or re.fullmatch(re.escape(f"loop@{load.loop}") + r"(\.\d+)?", loop) is not None
-
-
-def require_least(kernel: CompiledKernel, arguments: Mapping[str, KernelArgument]) -> None:
-    """Raise :class:`CannotPlan` where the planned ``kernel`` is not for ``arguments``: a stride of 0, say."""
-    for name, least in getattr(kernel.metadata, LEAST, ()):
-        value = arguments.get(name)
-        if type(value) is not int:
-            raise CannotPlan(f"argument {name!r} is no whole number of Python's: no launch can be told by its sign")
-        if value < least:
-            raise CannotPlan(f"argument {name!r} is {value}: TMA stands for accesses through pointers from {least} on")

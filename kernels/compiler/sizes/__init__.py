@@ -4,6 +4,7 @@ evaluated in microseconds. Imports no planner and no Triton: launches use it.
 
 EXPORTS = {
     "gain_model": ("basis_from_json", "GainBasis", "GainModel", "model_from_json", "NOMINAL_TRIPS", "StrategyTerms"),
+    "least_arguments": ("LEAST", "require_least"),
     "loop_trips": ("loop_trips", "trip_counts", "Trips"),
     "size_expressions": ("LaunchSizes",),
 }

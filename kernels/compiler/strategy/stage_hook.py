@@ -21,8 +21,9 @@ from warpplan.kernels.compiler.lowering.hopper.persistent import MARK, launched
 from warpplan.kernels.compiler.pipeline import finish, read, run_after, run_before
 from warpplan.kernels.compiler.pipeline.matrix_descriptors import with_kept_addresses
 from warpplan.kernels.compiler.pointers.describing import Described
-from warpplan.kernels.compiler.pointers.planned_cut import LEAST, planned_cut, with_tma_loads
+from warpplan.kernels.compiler.pointers.planned_cut import planned_cut, with_tma_loads
 from warpplan.kernels.compiler.pointers.scratch import with_scratch
+from warpplan.kernels.compiler.sizes.least_arguments import LEAST
 from warpplan.kernels.compiler.strategy.protocol import Strategy
 from warpplan.kernels.triton_types import (
     AstSource,

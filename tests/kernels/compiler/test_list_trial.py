@@ -50,6 +50,9 @@ class BenchOnCpu(ListBench):
     def sets(self, wanted: int) -> int:
         return wanted
 
+    def load(self, planned: Any) -> None:
+        """There are no launchers."""
+
 
 def accumulate(x: Any, y: Any, count: Any) -> None:
     y += 2 * x.base
@@ -125,15 +128,18 @@ def on_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         timed.append(sorted(benches))
         return {str(number): 10.0 + number for number in benches}
 
-    monkeypatch.setattr(list_trial, "benched", lambda candidate, resets: BenchOnCpu(tmp_path, candidate["kernel"]))
+    def benched(candidate: Json, resets: Json, *, beside: bool) -> BenchOnCpu:
+        return BenchOnCpu(tmp_path, candidate["kernel"])
+
+    monkeypatch.setattr(list_trial, "benched", benched)
     monkeypatch.setattr(list_trial, "_planned", lambda candidate: candidate["planned"])
     monkeypatch.setattr(list_trial, "times", times)
     return timed
 
 
-def request(*planned: Any, right: tuple[int, ...] = (), dropped: tuple[int, ...] = ()) -> Json:
+def request(*planned: Any, right: tuple[int, ...] = (), dropped: tuple[int, ...] = (), beside: bool = False) -> Json:
     candidates = [{"kernel": accumulate, "planned": kernel, "against": None} for kernel in planned]
-    return {"candidates": candidates, "right": right, "dropped": dropped, "resets": NO_RESETS}
+    return {"candidates": candidates, "right": right, "dropped": dropped, "resets": NO_RESETS, "beside": beside}
 
 
 def wrong(x: Any, y: Any, count: Any) -> None:
@@ -242,6 +248,32 @@ def test_those_that_lie_close_are_timed_again_each_alone_for_a_while(
     assert on_cpu == [([0, 1, 2, 3], 20, 0.5, 0.0), ([0, 1, 3], *last)]
     assert list_trial.finalists({"0": 1.0, "1": 2.0}) == [0]
     assert len(list_trial.finalists({str(n): 1.0 for n in range(9)})) == list_trial.MOST_FINALISTS
+
+
+def test_beside_a_job_it_is_timed_once_and_in_brief(
+    on_cpu: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import warpplan.kernels.timing as timing
+
+    called: list[Json] = []
+
+    def paired(candidates: Json, **terms: Any) -> dict[str, Any]:
+        called.append(terms)
+        disturbed = {name: [float(name) + 1, float(name) + 1, *[100.0] * 8] for name in candidates}
+        return {name: timing.summarize(samples) for name, samples in disturbed.items()}
+
+    monkeypatch.setattr(timing, "paired", paired)
+    items = list(list_trial.tried(request(None, accumulate, accumulate, beside=True)))
+    (found,) = (item for item in items if item["step"] == "times")
+    assert found["us"] == {"0": 1.0, "1": 2.0, "2": 3.0}, "of the rounds that no job disturbed"
+    assert called == [
+        {
+            "sets": list_trial.BRIEF_SETS, "rounds": list_trial.BRIEF_ROUNDS,
+            "round_ms": list_trial.BRIEF_ROUND_MS, "warm_s": list_trial.BRIEF_WARM_S,
+        }
+    ]  # fmt: skip
+    assert on_cpu == []
+    assert all(item["gpu_s"] >= 0 for item in items if item["step"] in ("right", "times"))
 
 
 def test_a_kernel_that_overflows_is_compared_on_smaller_numbers(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from tuned_kernels import (  # noqa: E402
     boxes,
     config,
     launch,
+    named,
     pooled,
     trying,
 )
@@ -47,7 +48,8 @@ from warpplan.kernels.compiler.background.plan_choices import TrialOutcome  # no
 from warpplan.kernels.compiler.background.watched_kernel import WatchedKernel  # noqa: E402
 from warpplan.kernels.compiler.launching import background_decider, decide  # noqa: E402
 from warpplan.kernels.compiler.launching import planned as planned_module  # noqa: E402
-from warpplan.kernels.compiler.launching.autotuned import list_decide, list_launches  # noqa: E402
+from warpplan.kernels.compiler.launching.autotuned import list_beside, list_decide, list_launches  # noqa: E402
+from warpplan.kernels.compiler.launching.autotuned.list_children import list_jobs  # noqa: E402
 from warpplan.kernels.compiler.launching.autotuned.list_children.job_pool import JobPool  # noqa: E402
 from warpplan.kernels.compiler.launching.autotuned.list_launches import NotedLaunches  # noqa: E402
 from warpplan.kernels.compiler.launching.autotuned.tuner_calls import TunedLaunch, tuning_key  # noqa: E402
@@ -100,9 +102,15 @@ def machine(monkeypatch: pytest.MonkeyPatch, cache: Path) -> Iterator[Machine]:
         try:
             yield machine
         finally:
-            for table, *_ in planned_module._tables.values():
-                if table._beside is not None:
-                    table._beside.stop()
+            forget_everything()
+
+
+def forget_everything() -> None:
+    """What this process knows, as where it ends: what comes next is like a new one."""
+    for table, *_ in planned_module._tables.values():
+        if table._beside is not None:
+            table._beside.stop()
+    planned_module._tables.clear()
 
 
 @pytest.fixture
@@ -194,11 +202,43 @@ def test_triton_tunes_first_and_the_jobs_launches_settle_on_what_is_faster(
     for name in ("JobPool", "TrialChild"):
         monkeypatch.setattr(list_decide, name, refuse)
     later, before = tuned(), len(machine.launches)
-    planned_module._tables.clear()
+    forget_everything()
     with planned(tmp_path):
         until(lambda: machine.warps[-1] == OURS, later)
     assert later.do_bench.count == 0
     assert {grid for grid, _, _ in machine.launches[before:]} == {(32, 64, 1)}
+
+
+@pytest.mark.parametrize("tiles", [(64, 32, 64, 128), (64, 128)])
+def test_while_triton_tunes_children_compile_its_list_from_the_end(
+    machine: Machine, times: Times, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiles: tuple[int, ...]
+) -> None:
+    """Where there are so many configurations that it helps."""
+    asked: list[tuple[str, int]] = []
+    begun, tuned = threading.Event(), threading.Event()
+    ahead = len(tiles) >= list_beside.LEAST_AHEAD
+
+    def job(target: str, shared: Json, work: Json) -> Json:
+        asked.append((target, named(work["kernel"])[0]))
+        assert tuned.is_set() or ahead
+        if asked[-1] == (list_jobs.COMPILE, tiles[1]):
+            begun.set()
+        return {"reason": "not in this test"}
+
+    def bench(call: Callable[[], None], quantiles: Any) -> list[float]:
+        assert begun.wait(WAIT_S if ahead else 0.1) == ahead
+        return [1.0] * 3
+
+    monkeypatch.setattr(list_decide, "JobPool", pooled(job))
+    configs = [config({"BM": m, "BN": 64}, warps=4 + 4 * (number > 1)) for number, m in enumerate(tiles)]
+    tuner = triton.autotune(configs, key=["M", "N", "K"], do_bench=bench)(JITFunction(kernels.gemm.fn))
+    with warnings.catch_warnings(), planned(tmp_path):
+        warnings.simplefilter("ignore", PlanWarning)
+        launch(tuner)
+        tuned.set()
+        until(lambda: sum(target == list_jobs.RANK for target, _ in asked) == len(tiles), tuner)
+    compiled = [m for target, m in asked if target == list_jobs.COMPILE]
+    assert compiled == (list(reversed(tiles[1:])) if ahead else [])
 
 
 def test_what_the_jobs_launches_show_to_be_slower_goes_back_to_tritons_choice(

@@ -11,7 +11,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import as_completed
+from concurrent.futures import Future, as_completed
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -30,13 +30,13 @@ from warpplan.kernels.compiler.launching.autotuned.list_choice import (
     to_try,
     within_bounds,
 )
-from warpplan.kernels.compiler.launching.autotuned.list_decisions import ListDecision, ListFolder, ListSituation, Tried
-from warpplan.kernels.compiler.launching.autotuned.list_extend import extended
+from warpplan.kernels.compiler.launching.autotuned.list_decisions import ListDecision, ListSituation, Tried
 from warpplan.kernels.compiler.launching.autotuned.list_launches import ListLaunches, WaitingLaunches
+from warpplan.kernels.compiler.launching.autotuned.list_lookup import FoundList, ListLookup
 from warpplan.kernels.compiler.launching.autotuned.listed import ListCompiles, Listed, front_of, rank_job
 from warpplan.kernels.compiler.launching.autotuned.tuner_calls import KnownTimings, TunedLaunch
 from warpplan.kernels.compiler.launching.decide import MOST_CHILDREN, Decider
-from warpplan.kernels.compiler.launching.decisions import Compiled, Decision, Situation
+from warpplan.kernels.compiler.launching.decisions import Compiled, Decision
 from warpplan.kernels.compiler.launching.dispatch import Call
 from warpplan.kernels.triton_types import Json, TunerConfig
 from warpplan.planner.errors import MeasurementFailed
@@ -44,54 +44,48 @@ from warpplan.planner.values import codec
 from warpplan.planner.values.device import Device
 from warpplan.planner.values.profile import Profile
 
-HOPPER = 9
-"""Major compute capability of the GPUs whose predictions compare between tiles."""
 CANNOT_COMPILE = ("CompilationError", "CompileTimeAssertionFailure", "OutOfResources", "PTXASError")
 """Errors of Triton's, by the name of their class or of one that it is made of, that drop one configuration."""
 
 
+POLL_S = 0.1
+"""Seconds between two looks at whether to stop."""
 RUN_LIMIT_S = 20.0
 """Seconds that a step of a trial beside a job may take: a hang shares the GPU with the job for as long. Chosen by
 hand."""
 
 
-@dataclass(frozen=True)
-class FoundList:
-    """A tuner's pruned list at a launch; ``own`` of ``configs`` are the list's own, the others were added.
-    ``decision`` is what is kept of it, ``None`` where it is still to be decided on."""
-
-    situation: ListSituation
-    configs: list[TunerConfig]
-    own: int
-    decision: ListDecision | None
-
-    @property
-    def chosen(self) -> TunerConfig | None:
-        """The configuration that was decided on; ``None``: Triton's own tuning decides."""
-        number = None if self.decision is None else self.decision.config
-        return None if number is None else self.configs[number]
-
-
 @dataclass
 class TrialBeside:
-    """A trial beside a job, until ``stop`` says so, which has kept the GPU busy for ``gpu_s`` at most."""
+    """A trial beside a job, until ``stop`` says so, which has kept the GPU busy for ``gpu_s`` at most. Triton tunes
+    meanwhile: ``tuned`` is what comes of that, ``None`` where nothing does."""
 
     stop: Callable[[], bool]
+    tuned: Future[KnownTimings | None]
     gpu_s: float = 0.0
+
+    def known(self) -> KnownTimings:
+        """Wait for Triton's tuning. Raises :class:`MeasurementFailed` where nothing comes of it."""
+        while not self.stop():
+            with contextlib.suppress(TimeoutError):
+                known = self.tuned.result(timeout=POLL_S)
+                if known is None or known.winner is None:
+                    break
+                return known
+        raise MeasurementFailed("Triton has chosen none of its configurations")
 
 
 class ListDecider:
-    """Decides on lists by the terms of ``decider``, which decides on kernels; ``extend`` adds tiles to them, where they
-    can be tried."""
+    """Decides on lists by the terms of ``decider``, which decides on kernels; ``lookup`` reads and keeps."""
 
-    def __init__(self, decider: Decider, *, extend: bool = False) -> None:
-        self._decider, self._extend = decider, extend and decider.measures
+    def __init__(self, decider: Decider, lookup: ListLookup) -> None:
+        self._decider, self._lookup = decider, lookup
 
     def __call__(self, launch: TunedLaunch) -> TunerConfig | None:
         """The configuration to launch from now on, whose kernel's own decision is kept for the launch table; ``None``
         to leave the list to Triton. Raises whatever keeps it from being read, :class:`CannotPlan` where that is ours to
         say."""
-        found = self.find(launch)
+        found = self._lookup.find(launch)
         if found is None:
             return None
         if found.decision is None:
@@ -101,52 +95,19 @@ class ListDecider:
             found = replace(found, decision=decision)
         return found.chosen
 
-    def find(self, launch: TunedLaunch, *, takes_provisional: bool = False) -> FoundList | None:
-        """The list at ``launch`` and what is kept of it; ``None`` to leave it to Triton. Raises as ``__call__``
-        does."""
-        if self._decider.given:  # one plan for all: Triton's winner is launched under it
-            return None
-        configs = launch.pruned()
-        # A hook sets what its configuration's launch is bound to.
-        launch.hook(configs[0])
-        first = launch.call(configs[0])
-        if self._decider.capability(first.device) // 10 != HOPPER:
-            return None
-        own = len(configs)
-        if self._extend:
-            configs = extended(configs)
-        situation = self._situation(self._decider.situation(first), launch, configs)
-        decision = ListFolder(self._decider.folder).load(situation)
-        if decision is not None:
-            trusted = decision.measured or not self._decider.measures
-            if not trusted or (decision.provisional and not takes_provisional):
-                decision = None
-        return FoundList(situation, configs, own, decision)
-
-    def beside(self, found: FoundList, launches: ListLaunches, known: KnownTimings, trial: TrialBeside) -> ListDecision:
-        """Decide on the list of ``found`` beside the job, of whose launch Triton's tuning is ``known``. Raises as
-        ``__call__`` does."""
+    def beside(self, found: FoundList, launches: ListLaunches, trial: TrialBeside) -> ListDecision:
+        """Decide on the list of ``found`` beside the job. Raises as ``__call__`` does."""
         progress.log.info("%s: %d configurations, in the background", *_told(found))
-        return self._decided(found, launches, known, trial)
-
-    def settle(self, decision: ListDecision) -> ListDecision:
-        """Keep ``decision``; what holds from now on."""
-        return ListFolder(self._decider.folder).settle(decision)
+        return self._decided(found, launches, KnownTimings(), trial)
 
     def _decided(
         self, found: FoundList, launches: ListLaunches, known: KnownTimings, beside: TrialBeside | None
     ) -> ListDecision:
         began = time.monotonic()
-        decision = self.settle(self._decide(found, launches, known, beside))
+        decision = self._lookup.settle(self._decide(found, launches, known, beside))
         busy = "" if beside is None else f", the GPU busy for {beside.gpu_s:.1f} s at most"
         progress.log.info("%s (%.1f s%s)", decision, time.monotonic() - began, busy)
         return decision
-
-    def _situation(self, of_first: Situation, launch: TunedLaunch, configs: Sequence[TunerConfig]) -> ListSituation:
-        return ListSituation(
-            of_first.kernel, of_first.source, repr(launch.key), tuple(map(str, configs)), of_first.device,
-            of_first.driver, of_first.triton, of_first.warpplan,
-        )  # fmt: skip
 
     def _decide(
         self, found: FoundList, launches: ListLaunches, known: KnownTimings, beside: TrialBeside | None
@@ -155,29 +116,40 @@ class ListDecider:
 
         situation, count = found.situation, len(found.configs)
         profile, device = self._decider.predicts_with(situation.device)
-        first = self._listed(launches, 0, profile, device)  # raises where nothing can be planned in it
-        most = max(count, 1 + MOST_PLANNED) + min(count, MOST_UNPLANNED)
-        limit_s, text = self._decider.time_limit_s, json.dumps(codec.to_json(profile))
-        with self._trial_child(first.call, beside) as child, self._pool(text, most, limit_s, beside) as pool:
-            listed = [first, *(self._listed(launches, number, profile, device) for number in range(1, count))]
+        text = json.dumps(codec.to_json(profile))
+        made = {0: self._listed(launches, 0, profile, device)}  # raises where nothing can be planned in it
+        with contextlib.ExitStack() as stack:
+            waiting = beside is None and self._decider.measures
+            child = stack.enter_context(self._trial_child(made[0].call, None)) if waiting else None
+            pool = stack.enter_context(self._pool(text, count, beside))
+            compiles = ListCompiles(pool, made, {"device": device.name, "cache": str(self._decider.cache)})
+            for number in reversed(range(1, count)):
+                made[number] = self._listed(launches, number, profile, device)
+                tuning = beside is not None and not beside.tuned.done() and number < found.own
+                if tuning and made[number].front is not None:
+                    # Triton compiles them from the first on meanwhile, and finds those from the last on.
+                    compiles.submit([Candidate(number, None, 0.0)])
+            listed = [made[number] for number in range(count)]
             bounds = [each.bound_us for each in listed]
             chosen = within_bounds(bounds, known)
             if not chosen:
                 raise CannotPlan(f"no configuration of its list compiles: {listed[0].reason}")
             shared: dict[str, Json] = {"device": device.name, "profile": text}
             ranking = {pool.submit(RANK, shared, rank_job(listed[index])): index for index in chosen}
-            compiles = ListCompiles(pool, listed, {"device": device.name, "cache": str(self._decider.cache)})
             # Cores that would idle compile meanwhile what will hardly be left out.
             idle = max(0, pool.size - len(chosen)) if child is not None and known.winner is None else 0
             compiles.submit([Candidate(index, None, 0.0) for index in chosen[: min(idle, MOST_UNPLANNED)]])
             triton_key()  # the launch itself will need it, once a process
-            answers: dict[int, dict[str, Json]] = {}
+            results: dict[int, dict[str, Json]] = {index: {} for index in chosen}
             for job in as_completed(ranking):
-                answers[ranking[job]] = job.result()
+                results[ranking[job]] = job.result()
                 if idle:
                     best = ranked({ranking[job]: job.result()}, bounds, known)[:1]
                     compiles.submit([c for c in best if c.scheme is not None])
-            results = {index: answers[index] for index in chosen}
+            if beside is not None:
+                known = beside.known()
+                if known.winner is not None and known.winner not in results:
+                    results[known.winner] = pool.submit(RANK, shared, rank_job(listed[known.winner])).result()
             candidates = ranked(results, bounds, known)
             if not any(candidate.scheme is not None for candidate in candidates):
                 said = [(f"configuration {i}", r.get("reason") or r["obstacle"]) for i, r in results.items()]
@@ -185,22 +157,20 @@ class ListDecider:
                 if all("reason" in result for result in results.values()):  # by the machine's fault, perhaps
                     raise CannotPlan(f"no configuration of its list could be ranked: {reason}")
                 return ListDecision(situation, None, reason=reason)
+            if beside is not None:
+                child = stack.enter_context(self._trial_child(listed[0].call, beside))
             if child is None:
                 return self._predicted(situation, listed, candidates, compiles)
             return self._tried(found, launches, listed, candidates, known, child, compiles, beside)
 
-    def _trial_child(
-        self, call: Call, beside: TrialBeside | None
-    ) -> contextlib.AbstractContextManager[TrialChild | None]:
-        if not self._decider.measures:
-            return contextlib.nullcontext()
+    def _trial_child(self, call: Call, beside: TrialBeside | None) -> TrialChild:
         if beside is None:
             return TrialChild(call.device, self._decider.time_limit_s)
         return TrialChild(call.device, min(RUN_LIMIT_S, self._decider.time_limit_s), beside.stop)
 
-    @staticmethod
-    def _pool(profile: str, most: int, limit_s: float, beside: TrialBeside | None) -> JobPool:
+    def _pool(self, profile: str, count: int, beside: TrialBeside | None) -> JobPool:
         """Half of the cores are left to a job that runs on."""
+        most, limit_s = max(count, 1 + MOST_PLANNED) + min(count, MOST_UNPLANNED), self._decider.time_limit_s
         if beside is None:
             return JobPool(PREPARE, profile, most=most, time_limit_s=limit_s)
         return JobPool(PREPARE, profile, most=min(most, cores() // 2), time_limit_s=limit_s, stop=beside.stop)
@@ -318,7 +288,8 @@ class ListDecider:
                 with child.another() as another:
                     result = another.run(request)
             if beside is not None:
-                beside.gpu_s += result.seconds
+                told = sum(item.get("gpu_s", 0.0) for item in result.items)
+                beside.gpu_s += told if result.status == "ok" else result.seconds
             reason = result.reason
             timed: dict[Candidate, float] | None = None
             for item in result.items:

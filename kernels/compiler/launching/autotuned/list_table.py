@@ -13,7 +13,7 @@ from functools import partial
 
 from warpplan.kernels.compiler.exceptions import reason_of
 from warpplan.kernels.compiler.launching.autotuned.list_beside import Chosen, ListsBeside, RunningContest, sizes_of
-from warpplan.kernels.compiler.launching.autotuned.list_decide import ListDecider
+from warpplan.kernels.compiler.launching.autotuned.list_lookup import ListLookup
 from warpplan.kernels.compiler.launching.autotuned.tuner_calls import Key, TunedLaunch, jit_of, tuning_key
 from warpplan.kernels.compiler.launching.dispatch import is_capturing, is_tuning, is_waiting, warn_not_planned
 from warpplan.kernels.triton_types import Autotuner, CompiledKernel, KernelArgument, TunerConfig
@@ -27,11 +27,13 @@ Known = dict[Key, Chosen | RunningContest]
 
 
 class ListTable:
-    """What each tuner launches under one ``planned``, by its key; ``beside`` decides on it while the job runs on, where
-    there is one."""
+    """What each tuner launches under one ``planned``, by its key. What ``decide`` answers is waited for, or ``beside``
+    decides while the job runs on, where there is one and ``lookup`` knows nothing."""
 
-    def __init__(self, decide: ListDecider, beside: ListsBeside | None = None) -> None:
-        self._decide, self._beside = decide, beside
+    def __init__(
+        self, decide: Callable[[TunedLaunch], TunerConfig | None], lookup: ListLookup, beside: ListsBeside | None = None
+    ) -> None:
+        self._decide, self._lookup, self._beside = decide, lookup, beside
         self._name = f"_warpplan_list_{next(_numbers)}"
         self._lock = threading.RLock()
 
@@ -90,7 +92,7 @@ class ListTable:
         if not mine:
             return self.run(original, launch.tuner, launch.args, launch.kwargs)
         try:
-            found = self._decide.find(launch, takes_provisional=True)
+            found = self._lookup.find(launch, takes_provisional=True)
         except Exception as error:
             warn_not_planned(jit_of(launch.tuner), f"Triton tunes its list: {reason_of(error, WarpplanError)}")
             return tune()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -40,9 +40,10 @@ class Listed:
 
 
 class ListCompiles:
-    """Compiles by ``pool`` of a list's candidates, each once. ``shared`` as :func:`.list_jobs.compile_job` takes it."""
+    """Compiles by ``pool`` of a list's candidates, each once; ``listed`` are its configurations by number, and may
+    grow. ``shared`` as :func:`.list_jobs.compile_job` takes it."""
 
-    def __init__(self, pool: JobPool, listed: Sequence[Listed], shared: dict[str, Json]) -> None:
+    def __init__(self, pool: JobPool, listed: Mapping[int, Listed], shared: dict[str, Json]) -> None:
         self._pool, self._listed, self._shared = pool, listed, shared
         self._begun: dict[tuple[int, Strategy | None], Future[dict[str, Json]]] = {}
 

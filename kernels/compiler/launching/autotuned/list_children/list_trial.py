@@ -8,13 +8,17 @@ What happens is streamed item by item, so that what was found outlives a child t
     {"step": "failed", "candidate": 3, …}      why not, in one line
     {"step": "time"}                           all that are right are timed, each in turn
     {"step": "untimed", "candidate": 3, …}     its timing failed, in one line; the others are timed without it
-    {"step": "times", "us": {"3": …}}          medians of one process, over memory that is not left in L2
+    {"step": "times", "us": {"3": …}}          medians of one process, over memory that is not left in L2; beside a
+                                               job 10th percentiles
     {"step": "times", "us": {"3": …}}          those that lie close, timed again, each alone for a while: these count;
                                                not beside a job, whose own launches do
+
+``gpu_s`` in "right", "failed" and "times" are the seconds for which it kept the GPU busy at most.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from warpplan.kernels.compiler.exceptions import CannotPlan, reason_of
@@ -31,8 +35,10 @@ Candidates = Sequence[dict[str, Json]]
 ROUNDS, WARM_S = 10, 0.2
 """Rounds in which all are timed in turn, and seconds of such launches before the first that is timed: it tells who may
 be the fastest. Chosen by hand."""
-BRIEF_ROUNDS, BRIEF_WARM_S = 5, 0.02
-"""The same beside a busy job: the job's own launches say whether what is chosen is faster. Chosen by hand."""
+BRIEF_ROUNDS, BRIEF_ROUND_MS, BRIEF_WARM_S, BRIEF_SETS = 20, 1.0, 0.02, 2
+"""The same beside a busy job, with the milliseconds of a round and the sets of arguments: short enough for some rounds
+to be over before the GPU turns to the job, so that a low percentile is a time without it. The job's own launches say
+whether what is chosen is faster. Chosen by hand."""
 FINAL_ROUNDS = 3
 """Rounds in which those that lie close are timed again. Chosen by hand."""
 SETTLE_S = 0.06
@@ -69,21 +75,28 @@ def tried(request: dict[str, Json]) -> Iterator[Item]:
     yield {"step": "start"}
     for number in [n for n in benches if n not in request["right"]]:
         yield {"step": "check", "candidate": number}
+        began = None
         try:
-            benches[number].run_and_check(_planned(candidates[number]), _against(candidates[number], benches))
+            kernel, against = _planned(candidates[number]), _against(candidates[number], benches)
+            benches[number].load(kernel)
+            began = time.monotonic()
+            benches[number].run_and_check(kernel, against)
         except Exception as error:
             if "CUDA error" in str(error) or type(error).__name__ == "OutOfMemoryError":
                 raise  # the context, or the memory, is lost: whatever this process did next would fail for it
             del benches[number]
-            yield {"step": "failed", "candidate": number, "reason": reason_of(error, CannotPlan)}
+            reason = reason_of(error, CannotPlan)
+            yield {"step": "failed", "candidate": number, "reason": reason, "gpu_s": _since(began)}
         else:
-            yield {"step": "right", "candidate": number}
+            yield {"step": "right", "candidate": number, "gpu_s": _since(began)}
     yield {"step": "time"}
     planned = {number: _planned(candidates[number]) for number in benches}
+    for number, bench in benches.items():
+        bench.load(planned[number])
+    began = time.monotonic()
     while True:
         try:
-            warm_s = BRIEF_WARM_S if beside else WARM_S
-            us = times(benches, planned, rounds=BRIEF_ROUNDS if beside else ROUNDS, warm_s=warm_s)
+            us = times_beside(benches, planned) if beside else times(benches, planned)
         except MeasurementFailed as error:
             if error.field != "candidate" or "CUDA error" in str(error):
                 raise
@@ -92,11 +105,15 @@ def tried(request: dict[str, Json]) -> Iterator[Item]:
             yield {"step": "untimed", "candidate": number, "reason": reason_of(error, MeasurementFailed)}
         else:
             break
-    yield {"step": "times", "us": us}
+    yield {"step": "times", "us": us, "gpu_s": _since(began)}
     if len(last := finalists(us)) > 1 and not beside:
         close = {n: benches[n] for n in last}
         yield {"step": "times", "us": times(close, planned, rounds=FINAL_ROUNDS, warm_s=0.0, settle_s=SETTLE_S)}
     torch.cuda.empty_cache()  # the job may want the memory before this process has ended
+
+
+def _since(began: float | None) -> float:
+    return 0.0 if began is None else time.monotonic() - began
 
 
 def finalists(us: Mapping[str, float]) -> list[int]:
@@ -136,6 +153,12 @@ class ListBench(Bench):
     ) -> None:
         self._names, self._resets = list(kernel["arg_names"]), resets
         super().__init__(kernel, launch, beside=beside)
+
+    def load(self, planned: CompiledKernel | None) -> None:
+        """Make the launchers, which takes this process a while and the GPU nothing."""
+        self._unplanned.run  # noqa: B018  # loads it
+        if planned is not None:
+            planned.run  # noqa: B018
 
     def run_and_check(self, planned: CompiledKernel | None, against: ListBench | None = None) -> None:
         """Run the kernel as it is, and compare what it computes with ``against``; or what ``planned`` computes with
@@ -226,16 +249,34 @@ def times(
 
     if not benches:
         return {}
+    l2 = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
+    calls, sets = _calls(benches, planned, input_sets(max(1, next(iter(benches.values())).bytes), l2))
+    found = paired(calls, sets=sets, rounds=rounds, warm_s=warm_s, settle_s=settle_s)
+    return {name: timing.median_us for name, timing in found.items()}
+
+
+def times_beside(benches: Mapping[int, ListBench], planned: Mapping[int, CompiledKernel | None]) -> dict[str, float]:
+    """The same while a job uses the GPU, in brief: 10th percentiles, for the GPU turns to the job in many a round."""
+    from warpplan.kernels.timing import paired
+
+    if not benches:
+        return {}
+    calls, sets = _calls(benches, planned, BRIEF_SETS)
+    found = paired(calls, sets=sets, rounds=BRIEF_ROUNDS, round_ms=BRIEF_ROUND_MS, warm_s=BRIEF_WARM_S)
+    return {name: timing.p10_us for name, timing in found.items()}
+
+
+def _calls(
+    benches: Mapping[int, ListBench], planned: Mapping[int, CompiledKernel | None], wanted: int
+) -> tuple[dict[str, Callable[[int], object]], int]:
+    """Launches of each of ``benches`` on the same sets of arguments, and how many of the ``wanted`` sets there are."""
     first = next(iter(benches.values()))
     first.magnitude = min(bench.magnitude for bench in benches.values())
-    l2 = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
-    count = first.sets(input_sets(max(1, first.bytes), l2))
+    count = first.sets(wanted)
     memory = [first._copies(97 * i) for i in range(count)]
     arguments = {number: [bench.on(each) for each in memory] for number, bench in benches.items()}
 
     def launches(number: int) -> Callable[[int], object]:
         return lambda at: benches[number].launch_on(planned[number], arguments[number][at])
 
-    calls = {str(number): launches(number) for number in benches}
-    found = paired(calls, sets=count, rounds=rounds, warm_s=warm_s, settle_s=settle_s)
-    return {name: timing.median_us for name, timing in found.items()}
+    return {str(number): launches(number) for number in benches}, count
