@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import kernels_under_test as kernels  # noqa: E402
 from planned_machine import Machine, gemm_arguments, running  # noqa: E402
+from triton import knobs  # noqa: E402
 from triton.runtime.jit import JITFunction  # noqa: E402
 from tuned_kernels import (  # noqa: E402
     HANG,
@@ -239,6 +240,34 @@ def test_while_triton_tunes_children_compile_its_list_from_the_end(
         until(lambda: sum(target == list_jobs.RANK for target, _ in asked) == len(tiles), tuner)
     compiled = [m for target, m in asked if target == list_jobs.COMPILE]
     assert compiled == (list(reversed(tiles[1:])) if ahead else [])
+
+
+def test_triton_finds_what_real_children_have_compiled(
+    machine: Machine, times: Times, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hits: list[bool] = []
+    configs = [config({"BM": m, "BN": 32}) for m in (16, 32, 64, 128)]
+
+    def bench(call: Callable[[], None], quantiles: Any) -> list[float]:
+        if not hits:  # this one is compiled here, the others meanwhile
+            give_up = time.monotonic() + WAIT_S
+            while len(list(tmp_path.glob("triton/*/gemm.cubin"))) < 3:
+                assert time.monotonic() < give_up, "children compile nothing"
+                time.sleep(0.05)
+        call()
+        return [1.0] * 3
+
+    def listen(*, cache_hit: bool, **others: Any) -> None:
+        hits.append(cache_hit)
+
+    monkeypatch.setattr(list_decide, "TrialChild", trying(lambda request: HANG))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    tuner = triton.autotune(configs, key=["M", "N", "K"], do_bench=bench)(JITFunction(kernels.gemm.fn))
+    with knobs.cache.scope(), knobs.compilation.scope(), planned(tmp_path / "plans"):
+        knobs.cache.dir = str(tmp_path / "triton")
+        knobs.compilation.listener = listen
+        launch(tuner)
+    assert hits == [False, True, True, True]
 
 
 def test_what_the_jobs_launches_show_to_be_slower_goes_back_to_tritons_choice(

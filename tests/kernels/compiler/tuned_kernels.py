@@ -125,9 +125,10 @@ def pooled(work: Callable[[str, Json, Json], Json], size: int = 1) -> Callable[.
     """Stands for ``JobPool``: jobs are done where they are submitted."""
 
     class Pool:
-        def __init__(self, prepare: str, profile: str, *, most: int, time_limit_s: float, stop: Any = None) -> None:
-            assert (prepare, time_limit_s) == (list_jobs.PREPARE, 60.0)
-            assert json.loads(profile)
+        def __init__(self, prepare: str, *profile: str, most: int, time_limit_s: float, stop: Any = None) -> None:
+            assert prepare == (list_jobs.PREPARE if profile else list_jobs.PREPARE_COMPILES)
+            assert time_limit_s == 60.0
+            assert all(map(json.loads, profile))
             self.size = min(size, most)
 
         def __enter__(self) -> Pool:

@@ -20,7 +20,7 @@ from warpplan.kernels.compiler.exceptions import CannotPlan, by_reason, reason_o
 from warpplan.kernels.compiler.launching import progress
 from warpplan.kernels.compiler.launching.autotuned.front_end import front_end
 from warpplan.kernels.compiler.launching.autotuned.list_children.job_pool import JobPool, cores
-from warpplan.kernels.compiler.launching.autotuned.list_children.list_jobs import PREPARE, RANK
+from warpplan.kernels.compiler.launching.autotuned.list_children.list_jobs import PREPARE, PREPARE_COMPILES, RANK
 from warpplan.kernels.compiler.launching.autotuned.list_children.trial_child import TrialChild
 from warpplan.kernels.compiler.launching.autotuned.list_choice import (
     MOST_PLANNED,
@@ -169,11 +169,13 @@ class ListDecider:
         return TrialChild(call.device, min(RUN_LIMIT_S, self._decider.time_limit_s), beside.stop)
 
     def _pool(self, profile: str, count: int, beside: TrialBeside | None) -> JobPool:
-        """Half of the cores are left to a job that runs on."""
+        """Half of the cores are left to a job that runs on. The first jobs there are compiles of the list as it is,
+        which Triton comes to soon."""
         most, limit_s = max(count, 1 + MOST_PLANNED) + min(count, MOST_UNPLANNED), self._decider.time_limit_s
         if beside is None:
             return JobPool(PREPARE, profile, most=most, time_limit_s=limit_s)
-        return JobPool(PREPARE, profile, most=min(most, cores() // 2), time_limit_s=limit_s, stop=beside.stop)
+        most = min(most, cores() // 2)
+        return JobPool(PREPARE_COMPILES, most=most, time_limit_s=limit_s, stop=beside.stop)
 
     @staticmethod
     def _listed(launches: ListLaunches, number: int, profile: Profile, device: Device) -> Listed:

@@ -3,6 +3,6 @@ them (``job_pool``, ``trial_child``)."""
 
 EXPORTS = {
     "job_pool": ("cores", "JobPool"),
-    "list_jobs": ("COMPILE", "PREPARE", "RANK"),
+    "list_jobs": ("COMPILE", "PREPARE", "PREPARE_COMPILES", "RANK"),
     "trial_child": ("TrialChild",),
 }

@@ -21,7 +21,17 @@ from warpplan.planner.values.profile import Profile
 
 Job = dict[str, Json]
 Result = dict[str, Json]
-PREPARE, RANK, COMPILE = (f"{__name__}:{name}" for name in ("prepare", "rank", "compile_job"))
+PREPARE, PREPARE_COMPILES, RANK, COMPILE = (
+    f"{__name__}:{name}" for name in ("prepare", "prepare_compiles", "rank", "compile_job")
+)
+
+
+def prepare_compiles() -> None:
+    """Import what compiles of kernels as they are need, and hash Triton's files."""
+    import triton.compiler  # noqa: F401
+    from triton.runtime.cache import triton_key
+
+    triton_key()
 
 
 def prepare(profile: str) -> None:
