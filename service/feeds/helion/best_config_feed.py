@@ -93,22 +93,29 @@ def verify(request: FeedRequest) -> VerifyReport:
     entries = []
     with helion_on_paper(gpu), _cache_in(request.out):
         for kernel in record_kernels(request.consumer, gpu):
-            cache = _cache(kernel)
-            path = Path(cache._get_local_cache_path())
-            found = cache.get()
-            reason = _why_never_read(kernel, cache)
-            if not reason and found is None:
-                reason = "no usable entry for this key: export it"
-            elif not reason:
-                profile = codec.key(request.profile)
-                reason = provenance.why_stale(path, machine_here(), device=gpu.name, profile=profile, versions=versions)
-            hit = not reason
-            if hit:
-                reason = provenance.why_not_today(path, request.planner)
-            config = _tuning(found) if hit else None
-            entries.append(VerifiedEntry(kernel.words, "", gpu.name, hit, str(path), config, reason))
+            try:
+                entries.append(_verified(request, kernel, gpu.name, versions))
+            except Exception as error:  # Helion's code runs here: other kernels' entries may be read
+                reason = reason_of(error, WarpplanError)
+                entries.append(VerifiedEntry(kernel.words, "", gpu.name, False, "", None, reason))
     identity = (*sorted(versions.items()), ("device", gpu.name))
     return VerifyReport(TARGET, request.consumer, str(request.out), identity, tuple(entries))
+
+
+def _verified(request: FeedRequest, kernel: RecordedKernel, gpu: str, versions: Mapping[str, str]) -> VerifiedEntry:
+    cache = _cache(kernel)
+    path = Path(cache._get_local_cache_path())
+    found = cache.get()
+    reason = _why_never_read(kernel, cache)
+    if not reason and found is None:
+        reason = "no usable entry for this key: export it"
+    elif not reason:
+        profile = codec.key(request.profile)
+        reason = provenance.why_stale(path, machine_here(), device=gpu, profile=profile, versions=versions)
+    hit = not reason
+    if hit:
+        reason = provenance.why_not_today(path, request.planner)
+    return VerifiedEntry(kernel.words, "", gpu, hit, str(path), _tuning(found) if hit else None, reason)
 
 
 def _versions(request: FeedRequest) -> dict[str, str]:

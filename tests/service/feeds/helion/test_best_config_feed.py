@@ -332,6 +332,26 @@ def test_a_key_of_one_process_is_refused(asked: Callable[..., FeedRequest]) -> N
     assert {entry.shape[0]: entry.hit for entry in verified.entries} == {"applied": False, "doubled": True}
 
 
+def test_what_helion_raises_for_one_kernel_is_that_ones_miss(
+    asked: Callable[..., FeedRequest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = asked("many")
+    kernels = len(best_config_feed.verify(request).entries)
+    made, calls = best_config_feed._cache, []
+
+    def fails_once(kernel: Any) -> Any:
+        calls.append(kernel)
+        if len(calls) == 1:
+            raise ValueError("no such thing")
+        return made(kernel)
+
+    monkeypatch.setattr(best_config_feed, "_cache", fails_once)
+    first, *others = best_config_feed.verify(request).entries
+    assert (first.hit, first.config, first.reason) == (False, None, "ValueError: no such thing")
+    assert len(others) == kernels - 1 > 0
+    assert all("export it" in other.reason for other in others)
+
+
 @pytest.mark.usefixtures("few")
 def test_what_helion_does_not_read_is_not_written(asked: Callable[..., FeedRequest]) -> None:
     report = best_config_feed.export(asked("never_read"))
