@@ -9,14 +9,16 @@ for what a trial finds is carried to all of them.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from warpplan.kernels.compiler.background.gpu_budget import GpuBudget
 from warpplan.kernels.compiler.background.launch_events import CudaTimer, LaunchTimer, apart_from_captures
@@ -48,9 +50,16 @@ doubled, a trial waits longer for its launch."""
 EXIT_WAIT_S = 3.0
 """Seconds that an interpreter that ends waits for the thread to kill its child."""
 _log = logging.getLogger("warpplan")
-BackgroundJob = Callable[[Callable[[], bool]], float]
-"""Work of another kind for the thread: it is given what says whether to stop, answers the seconds for which it kept the
-GPU busy, and raises nothing."""
+
+
+class BackgroundJob(Protocol):
+    """Work of another kind for the thread. Raises nothing."""
+
+    def perform(self, stop: Callable[[], bool]) -> float:
+        """Until ``stop`` says so. The seconds for which the GPU was kept busy."""
+
+    def close(self) -> None:
+        """It is never performed."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +102,7 @@ class BackgroundTrials:
         """No work and no thread: at the start, and in a process that was forked."""
         self._work: deque[BackgroundWork] = deque()
         self._jobs: deque[BackgroundJob] = deque()
+        self._launching = 0  # launches that are under way for long: they tune
         self._held: dict[str, float] = {}  # until when kernels are not tried, by their names
         self._open: dict[int, WatchedKernel] = {}
         self._pooled: dict[int, WatchedKernel] = {}  # those that take part in the comparison of one plan
@@ -132,11 +142,20 @@ class BackgroundTrials:
         """Try it, where that is worth it."""
         self._held.pop(name, None)
 
+    @contextlib.contextmanager
+    def in_launch(self) -> Iterator[None]:
+        """A launch that may take long: meanwhile the thread goes on."""
+        self._launching += 1
+        try:
+            yield
+        finally:
+            self._launching -= 1
+
     def perform_job(self) -> bool:
         """Do the next job that was submitted, if there is one and it may begin."""
         if not self._jobs or self._work or self._ready is not None or not self.budget.has_time:
             return False
-        self.budget.spend(self._jobs.popleft()(self._must_stop))
+        self.budget.spend(self._jobs.popleft().perform(self._must_stop))
         for watched in self._open.values():  # it may have kept what is looked for
             self._work.append(BackgroundWork("find", watched))
         return True
@@ -356,14 +375,19 @@ class BackgroundTrials:
                 return True
             self.asleep = stop and not self._stopped
             self._thread = None
+            self._drop_jobs()
             return False
+
+    def _drop_jobs(self) -> None:
+        while self._jobs:
+            self._jobs.popleft().close()
 
     def _must_stop(self) -> bool:
         """Whether the thread and its child are to end: at exit, or after ``GRACE_S`` without a scope or a launch."""
         if self._stopped:
             return True
         now = self._clock()
-        if self._active() or self.launches != self._seen:
+        if self._active() or self._launching or self.launches != self._seen:
             self._seen, self._idle_since = self.launches, now
         return now - self._idle_since > GRACE_S
 
@@ -373,6 +397,8 @@ class BackgroundTrials:
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(wait_s)
+        if thread is None or not thread.is_alive():
+            self._drop_jobs()
 
 
 _all: weakref.WeakSet[BackgroundTrials] = weakref.WeakSet()

@@ -7,6 +7,7 @@ that Triton chose. Nothing waits, and what fails of ours leaves that one.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -33,18 +34,21 @@ class _TimedLaunch:
 
 
 class ConfigurationContest:
-    """``incumbent`` launches under Triton's choice, ``contender`` under what a trial found faster at ``sizes``;
-    ``settled`` is told which won, and the times of both, ``None`` where the launches did not show them."""
+    """``incumbent`` launches under Triton's choice, ``contender`` under what a trial found faster at ``sizes``.
+    ``settled`` is told, once, which won, with the times of both; without times where the launches did not show them:
+    ``trusted`` says whether the contender then wins all the same."""
 
     def __init__(
         self,
         sizes: Hashable,
         *,
+        trusted: bool,
         settled: Callable[[bool, Times | None], None],
         capturing: Callable[[], bool],
         timer: Callable[[], LaunchTimer] = CudaTimer,
     ) -> None:
-        self._sizes, self._settled, self._capturing, self._timer = sizes, settled, capturing, timer
+        self._sizes, self._trusted, self._settled = sizes, trusted, settled
+        self._capturing, self._timer = capturing, timer
         self._comparison = LaunchComparison(ALTERNATING, LaunchPairs())
         self._pending: list[_TimedLaunch] = []
         self._launches = 0
@@ -70,12 +74,15 @@ class ConfigurationContest:
             self._lock.release()
         ran = contender() if planned else incumbent()
         if planned:
-            # What is first launched runs as it is, and is watched until its decision is found.
+            # What is first launched runs as it is, and is watched until its own plan is found, and compared with it.
             self._ready, was_ready = type(ran) is not WatchedKernel, self._ready
             timer = timer if was_ready and self._ready else None
         if timer is not None:
-            timer.end()
-            self._pending.append(_TimedLaunch(planned, timer))
+            try:
+                timer.end()
+                self._pending.append(_TimedLaunch(planned, timer))
+            except Exception:
+                self._end(won=False)
         return ran
 
     def _next(self, sizes: Hashable) -> tuple[bool, LaunchTimer | None]:
@@ -86,8 +93,9 @@ class ConfigurationContest:
         if self._over:
             return False, None
         self._launches += 1
-        if self._launches >= PATIENCE * ALTERNATING * MOST_PAIRS:
-            self._end(won=True)
+        # Where the GPU is far behind, what is pending will tell.
+        if self._launches >= PATIENCE * ALTERNATING * MOST_PAIRS and not self._pending:
+            self._end(won=self._trusted and self._ready)
         if self._over or sizes != self._sizes:
             return False, None
         planned = self._comparison.next_is_planned()
@@ -106,6 +114,9 @@ class ConfigurationContest:
             self._end(won=pairs.won, times=pairs.times)
 
     def _end(self, *, won: bool, times: Times | None = None) -> None:
+        if self._over:
+            return
         self._over = True
         self._pending.clear()
-        self._settled(won, times)
+        with contextlib.suppress(Exception):  # no failure of ours reaches the job
+            self._settled(won, times)

@@ -49,7 +49,7 @@ from warpplan.kernels.compiler.sizes.size_expressions import LaunchSizes
 from warpplan.kernels.compiler.strategy.protocol import Strategy
 from warpplan.kernels.compiler.strategy.recorded import strategy_from_json, strategy_text
 from warpplan.kernels.isolate import IsolatedResult, run_isolated
-from warpplan.kernels.triton_types import CompiledKernel, Json
+from warpplan.kernels.triton_types import CompiledKernel, JitFunction, Json
 from warpplan.planner.errors import MeasurementFailed, WarpplanError
 from warpplan.planner.values.device import DEVICES, Device
 
@@ -79,6 +79,19 @@ class TrialLaunch:
     situation: Situation
     sizes: LaunchSizes
     aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class KernelPlace:
+    """A kernel with its source, and where it runs: the GPU's name, and the versions of the driver, Triton and
+    warpplan."""
+
+    kernel: str
+    source: str
+    device: str
+    driver: str
+    triton: str
+    warpplan: str
 
 
 class Decider:
@@ -182,6 +195,17 @@ class Decider:
         """Of a GPU by its number: major · 10 + minor."""
         return gpu(device)[1]
 
+    def place_of(self, jit: JitFunction, device: int) -> KernelPlace:
+        """What any decision on a launch of ``jit`` on ``device`` holds for. Raises as :meth:`situation` does."""
+        import triton
+
+        from warpplan.kernels import triton_compat  # noqa: F401  # refuses a Triton that it does not know
+
+        name, capability = gpu(device)
+        if capability // 10 not in LIKE:
+            raise CannotPlan(f"plans are for GPUs of sm_90, sm_100 and sm_103: this one is sm_{capability}")
+        return KernelPlace(name_of(jit), jit.cache_key, name, driver_version(), triton.__version__, own_version())
+
     def situation(self, call: Call) -> Situation:
         """What a decision on ``call`` holds for. Raises :class:`CannotPlan` for a GPU, a Triton or a plan that does not
         fit."""
@@ -208,25 +232,19 @@ class Decider:
 
     def _situation(self, call: Call) -> Situation:
         """Raises :class:`CannotPlan` for a GPU, a Triton or a plan that does not fit."""
-        import triton
         from triton.runtime.jit import compute_cache_key
 
-        from warpplan.kernels import triton_compat  # noqa: F401  # refuses a Triton that it does not know
-
-        device, capability = gpu(call.device)
-        if capability // 10 not in LIKE:
-            raise CannotPlan(f"plans are for GPUs of sm_90, sm_100 and sm_103: this one is sm_{capability}")
-        name, source = name_of(call.jit), call.jit.cache_key
+        place = self.place_of(call.jit, call.device)
         return Situation(
-            kernel=name,
-            source=source,
+            kernel=place.kernel,
+            source=place.source,
             specialization=compute_cache_key({}, call.specialization, sorted(call.options.items())),
             sizes=call.sizes,
-            device=device,
-            driver=driver_version(),
-            triton=triton.__version__,
-            warpplan=own_version(),
-            plan="" if self._given is None else strategy_text(self._given.scheme(name, source)),
+            device=place.device,
+            driver=place.driver,
+            triton=place.triton,
+            warpplan=place.warpplan,
+            plan="" if self._given is None else strategy_text(self._given.scheme(place.kernel, place.source)),
         )
 
     def _opened(self) -> DecisionSource:

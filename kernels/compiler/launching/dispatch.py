@@ -149,6 +149,13 @@ class LaunchTable:
         self._new(jit)[0].update(known)
         return next(iter(known.values()), ran)
 
+    def knows(self, call: Call) -> bool:
+        """Whether what runs ``call`` is in the table."""
+        known, _ = call.jit.__dict__.get(self._name, ({}, ()))
+        options = {name: value for name, value in call.options.items() if name != "debug"}
+        key = (call.device, call.options["debug"], call.sizes, *options.items(), *call.specialization)
+        return key in known
+
     def _new(self, jit: JitFunction) -> Table:
         """The part of the table that is about ``jit``, kept on it: planned kernels live as long as Triton's own do, for
         captured graphs hold on to their code, and no longer."""
@@ -229,6 +236,12 @@ def size_class(values: tuple[KernelArgument, ...], positions: tuple[int, ...], g
             for size in value.shape:
                 classes.append(size.bit_length())
     return tuple(classes)
+
+
+def current_device() -> int:
+    """The number of the GPU that this thread launches on."""
+    device: int = _triton()[1].get_current_device()
+    return device
 
 
 def bound_call(

@@ -207,6 +207,9 @@ def _new_tables(
 
         return Decider(plans, measure=measure, profile=profile, time_limit_s=time_limit_s)
 
+    decide = decider() if trials is None else lambda call, launch: decider()(call, launch)
+    table = LaunchTable(decide, trials)
+
     @functools.cache
     def lists() -> ListTable:
         from warpplan.kernels.compiler.launching.autotuned.list_beside import ListsBeside
@@ -223,11 +226,9 @@ def _new_tables(
 
         # Without measuring nothing is tuned: every rank is to launch the same from the first launch on.
         lists_beside = ListsBeside(list_decider, lookup, trials) if trials is not None and measure else None
-        return ListTable(lambda launch: list_decider()(launch), lookup, lists_beside)
+        return ListTable(lambda launch: list_decider()(launch), lookup, table, lists_beside)
 
-    if trials is None:
-        return LaunchTable(decider()), lists
-    return LaunchTable(lambda call, launch: decider()(call, launch), trials), lists
+    return table, lists
 
 
 _tables: dict[tuple[object, ...], tuple[LaunchTable, Callable[[], ListTable], Profile | None]] = {}

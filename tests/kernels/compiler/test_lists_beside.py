@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import sys
 import threading
 import time
@@ -47,9 +48,10 @@ from warpplan.kernels.compiler.background.configuration_contest import Configura
 from warpplan.kernels.compiler.background.launch_comparison import ALTERNATING, MOST_PAIRS, PATIENCE  # noqa: E402
 from warpplan.kernels.compiler.background.plan_choices import TrialOutcome  # noqa: E402
 from warpplan.kernels.compiler.background.watched_kernel import WatchedKernel  # noqa: E402
+from warpplan.kernels.compiler.exceptions import CannotPlan  # noqa: E402
 from warpplan.kernels.compiler.launching import background_decider, decide  # noqa: E402
 from warpplan.kernels.compiler.launching import planned as planned_module  # noqa: E402
-from warpplan.kernels.compiler.launching.autotuned import list_beside, list_decide, list_launches  # noqa: E402
+from warpplan.kernels.compiler.launching.autotuned import list_beside, list_decide, list_launches, list_table  # noqa: E402
 from warpplan.kernels.compiler.launching.autotuned.list_children import list_jobs  # noqa: E402
 from warpplan.kernels.compiler.launching.autotuned.list_children.job_pool import JobPool  # noqa: E402
 from warpplan.kernels.compiler.launching.autotuned.list_launches import NotedLaunches  # noqa: E402
@@ -147,8 +149,8 @@ def tuned(machine: Machine) -> Callable[..., Any]:
             grid, _, _ = self.machine.launches[-1]
             return [1.0 if grid[0] == 64 else 2.0] * 3
 
-    def make(**options: Any) -> Any:
-        tuner = triton.autotune([config(SMALL), config(WIDE)], key=["M", "N", "K"], do_bench=SmallestWins(machine))
+    def make(key: Any = ("M", "N", "K")) -> Any:
+        tuner = triton.autotune([config(SMALL), config(WIDE)], key=list(key), do_bench=SmallestWins(machine))
         return tuner(JITFunction(kernels.gemm.fn))
 
     return make
@@ -163,13 +165,13 @@ def decisions(folder: Path) -> list[Json]:
     return [json.loads(file.read_text()) for file in folder.glob("*.list.json")]
 
 
-def until(done: Callable[[], bool], tuner: Any) -> None:
+def until(done: Callable[[], bool], tuner: Any, **options: Any) -> None:
     """Launch until ``done``, once at least."""
     give_up = time.monotonic() + WAIT_S
-    launched(tuner)
+    launched(tuner, **options)
     while not done():
         assert time.monotonic() < give_up, "it does not come to an end"
-        launched(tuner)
+        launched(tuner, **options)
         time.sleep(0.005)
 
 
@@ -365,7 +367,7 @@ def test_a_hook_that_raises_leaves_the_list_to_triton(
     def hook(arguments: Json) -> None:
         boxes(arguments)
         raised.append(1)
-        if len(raised) == 2:  # the first is the look at what is launched
+        if len(raised) == 1:
             raise OSError("no such thing")
 
     configs = [config(SMALL, hook=hook), config(WIDE, warps=8)]
@@ -375,6 +377,141 @@ def test_a_hook_that_raises_leaves_the_list_to_triton(
         launched(tuner)
     assert bench.count == 2
     assert tried.ranked == []
+
+
+def test_hooks_that_triton_would_not_run_are_not_run(
+    machine: Machine, times: Times, children: Any, tmp_path: Path
+) -> None:
+    """The key was tuned before: Triton runs the hook of its choice, and none of the user's own."""
+    tried, called = children(), []
+
+    def hook(arguments: Json) -> None:
+        boxes(arguments)
+        called.append(arguments["BM"])
+
+    def users_own(arguments: Json, reset_only: bool = False) -> None:
+        called.append("users")
+
+    configs = [config(SMALL, hook=hook), config(WIDE, warps=8, hook=hook)]
+    tune = triton.autotune(configs, key=["M", "N", "K"], do_bench=Bench(machine), pre_hook=users_own)
+    tuner = tune(JITFunction(kernels.gemm.fn))
+    launched(tuner)
+    called.clear()
+    with planned(tmp_path):
+        for _ in range(3):
+            launched(tuner)
+        time.sleep(0.1)
+    assert called == [64] * 3
+    assert tried.ranked == []
+
+
+def test_a_graph_is_captured_of_what_the_job_has_warmed_up(
+    machine: Machine, times: Times, tuned: Any, children: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    children()
+    tuner = tuned(key=["N"])
+    with planned(tmp_path):
+        for m in (4096, 4095):
+            launched(tuner, m=m)
+        until(settled(tmp_path), tuner, m=4096)
+        until(lambda: machine.warps[-1] == OURS, tuner, m=4096)
+        monkeypatch.setattr(list_table, "is_capturing", lambda: True)
+        for m, grid in ((4095, (64, 64, 1)), (4096, (32, 64, 1))):
+            launched(tuner, m=m)
+            assert machine.launches[-1][0] == grid
+        monkeypatch.setattr(list_table, "is_capturing", lambda: False)
+        launched(tuner, m=4095)
+        assert machine.launches[-1][0] == (32, 64, 1)
+
+
+def test_what_another_process_did_not_compare_is_compared_and_not_tried_again(
+    machine: Machine, times: Times, tuned: Any, children: Any, tmp_path: Path
+) -> None:
+    tried, tuner = children(), tuned()
+    ours = times.us[OURS]
+    times.us[OURS] = float("nan")  # no comparison comes to an end
+    with planned(tmp_path):
+        until(lambda: bool(decisions(tmp_path)), tuner)
+    forget_everything()
+    times.us[OURS] = 2 * times.us[TRITONS] + ours
+    later = tuned()
+    with planned(tmp_path):
+        until(settled(tmp_path), later)
+    assert later.do_bench.count == 2
+    assert len(tried.trials) == 1
+    (found,) = decisions(tmp_path)
+    assert (found["config"], found["scheme"]) == (0, None), "slower, by the launches"
+
+
+def test_launches_that_do_other_work_are_of_other_sizes() -> None:
+    a, b = (SimpleNamespace(shape=shape) for shape in ((4, 8), (4, 9)))
+    given = [
+        ((a, 5), {}), ((b, 5), {}), ((a, 6), {}), ((a, 5), {"CAUSAL": True}), ((a, 5), {"CAUSAL": False}),
+        ((a, 5), {"grid": (1,)}), ((a, 5), {"grid": (2,)}), (((a, 1), 5), {}), (((a, 2), 5), {}),
+        ((a, 5), {"MODE": "x"}), ((a, 5.5), {}),
+    ]  # fmt: skip
+    assert len({list_beside.sizes_of(*each) for each in given}) == len(given)
+    assert list_beside.sizes_of((a, 5), {"grid": len}) == list_beside.sizes_of((a, 5), {"grid": max})
+
+
+def test_an_argument_that_cannot_be_copied_keeps_no_tensor_alive(
+    machine: Machine, tuned: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: Any) -> Json:
+        raise CannotPlan("argument 'c_ptr' cannot be copied")
+
+    monkeypatch.setattr(list_launches, "describe", refuse)
+    tuner, arguments = tuned(), list(gemm_arguments(4096, 4096, 128)[:6])
+    kwargs = {"grid": lambda meta: (64, 64), "warmup": False}
+    with _one_at_a_time:
+        noted = NotedLaunches(TunedLaunch(tuner, tuple(arguments), kwargs, ()), tuner.configs)
+    tensors = [weakref.ref(each) for each in (arguments[0].base, arguments[2])]
+    with pytest.raises(CannotPlan, match="cannot be copied"):
+        noted.described(1, Path())
+    arguments.clear()
+    gc.collect()
+    assert [tensor() for tensor in tensors] == [None] * 2
+    noted.close()
+
+
+def test_files_of_another_process_stay(machine: Machine, tuned: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    tuner = tuned()
+    kwargs = {"grid": lambda meta: (64, 64), "warmup": False}
+    with _one_at_a_time:
+        noted = NotedLaunches(TunedLaunch(tuner, gemm_arguments(4096, 4096, 128)[:6], kwargs, ()), tuner.configs)
+    folder = Path(noted._folder)
+    with monkeypatch.context() as forked:
+        forked.setattr(os, "getpid", lambda: -1)
+        noted.close()
+    assert folder.is_dir()
+    noted.close()
+    assert not folder.exists()
+
+
+class Job:
+    closed = 0
+
+    def perform(self, stop: Callable[[], bool]) -> float:
+        raise AssertionError("stopped before")
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_while_a_launch_tunes_the_thread_goes_on_and_what_is_left_is_closed() -> None:
+    clock, job = [0.0], Job()
+    trials = background_trials.BackgroundTrials(
+        lambda: None, gpu_share=0.5, capturing=lambda: False, active=lambda: False, clock=lambda: clock[0],
+        threaded=False,
+    )  # fmt: skip
+    trials.submit(job)
+    with trials.in_launch():
+        clock[0] = 2 * background_trials.GRACE_S
+        assert not trials._must_stop()
+    clock[0] += 2 * background_trials.GRACE_S
+    assert trials._must_stop()
+    trials.stop()
+    assert job.closed == 1
 
 
 def test_what_waits_for_its_trial_keeps_no_tensor_alive(machine: Machine, tuned: Any) -> None:
@@ -410,14 +547,18 @@ def test_launches_in_many_threads_tune_and_decide_once(
 class Contest:
     """A contest of launches that take ``us`` (incumbent, contender)."""
 
-    def __init__(self, us: tuple[float, float], *, capturing: bool = False, watched: int = 0) -> None:
-        self.us, self.capturing, self.watched = us, capturing, watched
+    def __init__(self, us: tuple[float, float], *, trusted: bool = True, watched: int = 0) -> None:
+        self.us, self.capturing, self.watched = us, False, watched
         self.ran: list[str] = []
         self.ended: list[Any] = []
-        self.timer_fails = False
+        self.timer_fails = self.behind = False
         self.contest = ConfigurationContest(
-            7, settled=lambda *told: self.ended.append(told), capturing=lambda: self.capturing, timer=self.timer
+            7, trusted=trusted, settled=self.settled, capturing=lambda: self.capturing, timer=self.timer
         )
+
+    def settled(self, won: bool, times: Any) -> None:
+        self.ended.append((won, times))
+        raise OSError("the folder is gone")
 
     def timer(self) -> Any:
         if self.timer_fails:
@@ -426,7 +567,7 @@ class Contest:
         return SimpleNamespace(
             begin=lambda: None,
             end=lambda: took.append(self.us[self.ran[-1] == "contender"]),
-            elapsed_us=lambda: took[0] if took else None,
+            elapsed_us=lambda: took[0] if took and not self.behind else None,
         )
 
     def launch(self, sizes: int = 7) -> str:
@@ -470,11 +611,32 @@ def test_a_contender_counts_once_it_runs_its_plan() -> None:
     assert [won for won, _ in contest.ended] == [True]
 
 
-def test_launches_that_never_compare_leave_what_the_trial_found() -> None:
-    contest = Contest((10.0, 5.0))
+@pytest.mark.parametrize("trusted", [True, False])
+def test_where_launches_never_compare_the_trial_is_trusted_if_it_was_clear(trusted: bool) -> None:
+    contest = Contest((10.0, 5.0), trusted=trusted)
+    for _ in range(4):
+        contest.launch()
     for _ in range(PATIENCE * ALTERNATING * MOST_PAIRS):
         contest.launch(sizes=8)
-    assert contest.ended == [(True, None)]
+    assert contest.ended == [(trusted, None)]
+
+
+def test_a_contender_that_never_runs_its_plan_loses() -> None:
+    contest = Contest((10.0, 5.0), watched=10_000)
+    for _ in range(PATIENCE * ALTERNATING * MOST_PAIRS):
+        contest.launch()
+    assert contest.ended == [(False, None)]
+
+
+def test_a_gpu_that_is_far_behind_is_waited_for() -> None:
+    contest = Contest((10.0, 5.0))
+    contest.behind = True
+    for _ in range(2 * PATIENCE * ALTERNATING * MOST_PAIRS):
+        contest.launch()
+    assert contest.ended == []
+    contest.behind = False
+    contest.launch()
+    assert [won for won, _ in contest.ended] == [True]
 
 
 def test_a_timer_that_fails_ends_the_contest_for_tritons_choice() -> None:

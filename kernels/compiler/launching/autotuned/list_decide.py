@@ -262,7 +262,8 @@ class ListDecider:
         chosen = fastest if us[best] > GAIN * us[fastest] else best
         itself = next((us[c] for c in alone if c.config == chosen.config), us[best])
         of_winner = beside is not None and chosen.config == known.winner
-        self._keep(listed[chosen.config], chosen, files[chosen], us[chosen], itself, provisional=of_winner)
+        # The job's launches first show what the plan is worth to its own configuration.
+        self._keep(listed[chosen.config], chosen, files[chosen], us[chosen], itself, provisional=beside is not None)
         provisional = beside is not None and not of_winner
         return ListDecision(found.situation, chosen.config, chosen.scheme, "", tried, provisional)
 

@@ -78,6 +78,11 @@ class ListDecision:
     def chosen_us(self) -> float | None:
         return next((t.us for t in self.tried if (t.config, t.scheme) == (self.config, self.scheme)), None)
 
+    def gain_over(self, config: int) -> float | None:
+        """The time of that configuration as it is over that of what was chosen; ``None`` where either is not known."""
+        alone = next((t.us for t in self.tried if t.scheme is None and t.config == config), None)
+        return None if alone is None or self.chosen_us is None else alone / self.chosen_us
+
     @property
     def unplanned_us(self) -> float | None:
         """Of the best configuration as it is."""

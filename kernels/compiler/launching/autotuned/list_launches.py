@@ -3,6 +3,8 @@ thread that comes to them later."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -62,11 +64,12 @@ class NotedLaunches:
 
     def __init__(self, launch: TunedLaunch, configs: Sequence[TunerConfig]) -> None:
         self.configs, self.resets = configs, resets_of(launch.tuner)
-        self._folder = tempfile.TemporaryDirectory(prefix="warpplan-")
+        self._folder = tempfile.mkdtemp(prefix="warpplan-")
+        self._process = os.getpid()
         self._later: Later = []
         self._calls: list[Call] = []
-        self._described: list[dict[str, Json] | CannotPlan | MeasurementFailed] = []
-        storages = Storages(Path(self._folder.name), self._later)  # one copy of each for all
+        self._described: list[dict[str, Json] | _Refused] = []
+        storages = Storages(Path(self._folder), self._later)  # one copy of each for all
         try:
             for config in configs:
                 with launch.hooked(config):
@@ -74,7 +77,7 @@ class NotedLaunches:
                     try:
                         self._described.append(_described(call, storages))
                     except (CannotPlan, MeasurementFailed) as error:  # perhaps none of them is to be tried
-                        self._described.append(error)
+                        self._described.append(_Refused(type(error), str(error)))
                 without = {name: _without_memory(value) for name, value in call.arguments.items()}
                 self._calls.append(replace(call, arguments=without))
         except BaseException:
@@ -86,8 +89,8 @@ class NotedLaunches:
 
     def described(self, number: int, folder: Path) -> dict[str, Json]:
         found = self._described[number]
-        if isinstance(found, Exception):
-            raise found
+        if isinstance(found, _Refused):
+            raise found.kind(found.reason)
         return found
 
     def write(self) -> None:
@@ -96,8 +99,18 @@ class NotedLaunches:
             self._later.pop()()
 
     def close(self) -> None:
+        """Also in a process that was forked, which has the files of another."""
         self._later.clear()
-        self._folder.cleanup()
+        if os.getpid() == self._process:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class _Refused:
+    """An error without its traceback, which would keep the launch's tensors alive."""
+
+    kind: type[CannotPlan] | type[MeasurementFailed]
+    reason: str
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from warpplan.kernels.compiler.launching.autotuned.list_decisions import ListDecision, ListFolder, ListSituation
 from warpplan.kernels.compiler.launching.autotuned.list_extend import extended
-from warpplan.kernels.compiler.launching.autotuned.tuner_calls import TunedLaunch
+from warpplan.kernels.compiler.launching.autotuned.tuner_calls import TunedLaunch, jit_of
 from warpplan.kernels.compiler.launching.decide import Decider
-from warpplan.kernels.compiler.launching.decisions import Situation
+from warpplan.kernels.compiler.launching.dispatch import current_device
 from warpplan.kernels.triton_types import TunerConfig
 
 HOPPER = 9
@@ -41,20 +40,23 @@ class ListLookup:
         self._decider, self._extend = decider, extend and decider.measures
 
     def find(self, launch: TunedLaunch, *, takes_provisional: bool = False) -> FoundList | None:
-        """The list at ``launch`` and what is kept of it; ``None`` to leave it to Triton. Raises whatever keeps it from
-        being read, :class:`CannotPlan` where that is ours to say."""
+        """The list at ``launch``, and what is kept of it; ``None`` to leave it to Triton. Runs no hook: where Triton
+        has tuned before, it runs none but its choice's own. Raises whatever keeps the list from being read,
+        :class:`CannotPlan` where that is ours to say."""
         if self._decider.given:  # one plan for all: Triton's winner is launched under it
             return None
-        configs = launch.pruned()
-        # A hook sets what its configuration's launch is bound to.
-        launch.hook(configs[0])
-        first = launch.call(configs[0])
-        if self._decider.capability(first.device) // 10 != HOPPER:
+        device = current_device()
+        if self._decider.capability(device) // 10 != HOPPER:
             return None
+        configs = launch.pruned()
         own = len(configs)
         if self._extend:
             configs = extended(configs)
-        situation = self._situation(self._decider.situation(first), launch, configs)
+        place = self._decider.place_of(jit_of(launch.tuner), device)
+        situation = ListSituation(
+            place.kernel, place.source, repr(launch.key), tuple(map(str, configs)), place.device, place.driver,
+            place.triton, place.warpplan,
+        )  # fmt: skip
         decision = ListFolder(self._decider.folder).load(situation)
         if decision is not None:
             trusted = decision.measured or not self._decider.measures
@@ -65,9 +67,3 @@ class ListLookup:
     def settle(self, decision: ListDecision) -> ListDecision:
         """Keep ``decision``; what holds from now on."""
         return ListFolder(self._decider.folder).settle(decision)
-
-    def _situation(self, of_first: Situation, launch: TunedLaunch, configs: Sequence[TunerConfig]) -> ListSituation:
-        return ListSituation(
-            of_first.kernel, of_first.source, repr(launch.key), tuple(map(str, configs)), of_first.device,
-            of_first.driver, of_first.triton, of_first.warpplan,
-        )  # fmt: skip

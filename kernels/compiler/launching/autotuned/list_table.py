@@ -12,10 +12,23 @@ from collections.abc import Callable
 from functools import partial
 
 from warpplan.kernels.compiler.exceptions import reason_of
-from warpplan.kernels.compiler.launching.autotuned.list_beside import Chosen, ListsBeside, RunningContest, sizes_of
+from warpplan.kernels.compiler.launching.autotuned.list_beside import (
+    Chosen,
+    ContestWinner,
+    ListsBeside,
+    Placed,
+    RunningContest,
+    sizes_of,
+)
 from warpplan.kernels.compiler.launching.autotuned.list_lookup import ListLookup
 from warpplan.kernels.compiler.launching.autotuned.tuner_calls import Key, TunedLaunch, jit_of, tuning_key
-from warpplan.kernels.compiler.launching.dispatch import is_capturing, is_tuning, is_waiting, warn_not_planned
+from warpplan.kernels.compiler.launching.dispatch import (
+    LaunchTable,
+    is_capturing,
+    is_tuning,
+    is_waiting,
+    warn_not_planned,
+)
 from warpplan.kernels.triton_types import Autotuner, CompiledKernel, KernelArgument, TunerConfig
 from warpplan.planner.errors import WarpplanError
 
@@ -23,17 +36,19 @@ Run = Callable[..., CompiledKernel]
 """Triton's ``Autotuner.run``."""
 _numbers = itertools.count()
 _UNDECIDED: Chosen = ({}, {})
-Known = dict[Key, Chosen | RunningContest]
+Known = dict[Key, Placed]
 
 
 class ListTable:
     """What each tuner launches under one ``planned``, by its key. What ``decide`` answers is waited for, or ``beside``
-    decides while the job runs on, where there is one and ``lookup`` knows nothing."""
+    decides while the job runs on, where there is one and ``lookup`` knows nothing. Every launch ends in
+    ``launches``."""
 
     def __init__(
-        self, decide: Callable[[TunedLaunch], TunerConfig | None], lookup: ListLookup, beside: ListsBeside | None = None
-    ) -> None:
-        self._decide, self._lookup, self._beside = decide, lookup, beside
+        self, decide: Callable[[TunedLaunch], TunerConfig | None], lookup: ListLookup, launches: LaunchTable,
+        beside: ListsBeside | None = None,
+    ) -> None:  # fmt: skip
+        self._decide, self._lookup, self._launches, self._beside = decide, lookup, launches, beside
         self._name = f"_warpplan_list_{next(_numbers)}"
         self._lock = threading.RLock()
 
@@ -64,9 +79,21 @@ class ListTable:
                 lambda: original(tuner, *args, **kwargs),
                 partial(_launch, tuner, args, kwargs, *chosen.contender),
             )
+        if isinstance(chosen, ContestWinner):
+            if is_capturing() and not self._is_loaded(TunedLaunch(tuner, args, kwargs, key), chosen.config):
+                return original(tuner, *args, **kwargs)
+            return _launch(tuner, args, kwargs, chosen.config, chosen.options)
         return _launch(tuner, args, kwargs, *chosen)
 
-    def _first(self, known: Known, launch: TunedLaunch) -> Chosen | RunningContest:
+    def _is_loaded(self, launch: TunedLaunch, config: TunerConfig) -> bool:
+        """Whether ``launch`` under ``config`` runs a kernel that has been launched before."""
+        try:
+            launch.hook(config)
+            return self._launches.knows(launch.call(config))
+        except Exception:  # then it is not launched either
+            return False
+
+    def _first(self, known: Known, launch: TunedLaunch) -> Placed:
         with self._lock:  # one list at a time: another would share the cores and the GPU
             if launch.key in known:
                 return known[launch.key]
@@ -96,7 +123,7 @@ class ListTable:
         except Exception as error:
             warn_not_planned(jit_of(launch.tuner), f"Triton tunes its list: {reason_of(error, WarpplanError)}")
             return tune()
-        if found is not None and found.decision is None:
+        if found is not None and (found.decision is None or found.decision.provisional):
             return beside.first(launch, found, tune, partial(known.__setitem__, launch.key))
         if found is None or found.chosen is None:
             return tune()

@@ -71,6 +71,15 @@ class TunedLaunch:
         median = [_median_us(timings.get(config)) for config in configs]
         return KnownTimings(configs.index(winner), tuple(median))
 
+    def is_tuned(self, configs: Sequence[TunerConfig]) -> bool:
+        """Whether Triton will not tune in this launch: its cache, in memory or on disk, has the key."""
+        return self.known_timings(configs).winner is not None or self.key in self.tuner.cache
+
+    def has_hooks(self, configs: Sequence[TunerConfig]) -> bool:
+        """Whether tuning runs code of the user's on the arguments."""
+        tuner = self.tuner
+        return tuner.user_defined_pre_hook or tuner.user_defined_post_hook or any(c.pre_hook for c in configs)
+
     def hook(self, config: TunerConfig) -> None:
         """What ``config`` does before each launch, such as giving descriptors its block."""
         if config.pre_hook:
