@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from warpplan.kernels.compiler.analysis.copies.copied_loads import copyable, with_copies
 from warpplan.kernels.compiler.analysis.copies.invariant_operands import hoist_invariant_operands
 from warpplan.kernels.compiler.analysis.copies.thin_addresses import with_thin_addresses
+from warpplan.kernels.compiler.analysis.copies.transposed_stores import mark_transposed_stores
 from warpplan.kernels.compiler.analysis.grid_walk import can_walk_grid
 from warpplan.kernels.compiler.analysis.loop_work import Flow, LoopWork, read_work
 from warpplan.kernels.compiler.analysis.operation_kinds import (
@@ -129,6 +130,7 @@ def capture(text: str) -> Captured:
     module = parse(with_one_accumulator_layout(text))
     try:
         hoist_invariant_operands(module)
+        mark_transposed_stores(module)
         return capture_module(module)
     except (AssertionError, IndexError, KeyError, StopIteration, ValueError) as error:
         # The tree holds any operands and types: which an operation needs is known only where it is read.

@@ -103,6 +103,11 @@ class Part:
 
 SELDOM = "warpplan.seldom"
 """Attribute of what masks a tile in few iterations of its loop (:mod:`~...pointers.masks.seldom_masks`)."""
+TRANSPOSED = "warpplan.transposed"
+"""Attribute of a copy into shared memory that is made element by element (:mod:`~.copies.transposed_stores`)."""
+ELEMENT_PASSES = 36.0
+"""Passes over a byte in shared memory that is stored alone, in place of 16 of a lane together: a warp's store of an
+element each takes as long as its load of one (9 cycles, measured on an H200), of 512 bytes 4 cycles."""
 FLUSHED = "warpplan.flushed"
 """Attribute of an exponential whose subnormal results nothing keeps (:mod:`~...pointers.softmax_weights`)."""
 
@@ -216,7 +221,11 @@ def classify(operation: IrOperation, types: dict[str, ShapedType | None]) -> Cla
         size = value.bytes if value is not None else 4
         return Classified("store", (Part("tma_store", size, 2.0 if name in ATOMICS else 1.0, estimated=True),))
     if name == "ttg.local_alloc" or name == "ttg.local_store":
-        return Classified("shared_store", (Part("shared_store", tensors[0].bytes),)) if tensors else None
+        if not tensors:
+            return None
+        single = TRANSPOSED in operation.attributes
+        passes = max(1.0, 8 * ELEMENT_PASSES / tensors[0].element_bits) if single else 1.0
+        return Classified("shared_store", (Part("shared_store", tensors[0].bytes, passes, estimated=single),))
     if name == "ttg.local_load" and result is not None:
         return Classified("shared_load", (Part("shared_load", result.bytes),))
     if name == TMEM_LOAD and result is not None:

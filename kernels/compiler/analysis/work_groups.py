@@ -16,6 +16,7 @@ from warpplan.kernels.compiler.analysis.operation_kinds import (
     SELDOM,
     STORES,
     TMA_LOADS,
+    TRANSPOSED,
     Classified,
     Part,
     classify,
@@ -94,12 +95,17 @@ class WorkGroupReader:
                 self._read_slot(operation.operands[0], operation.result, operation, number)
                 continue
             for value in operation.operands:
-                if value in self.loaded and name not in ("ttg.local_alloc", "scf.yield"):
+                as_it_lies = name == "ttg.local_alloc" and TRANSPOSED not in operation.attributes
+                if value in self.loaded and not as_it_lies and name != "scf.yield":
                     self._into_registers(value, operation, number)
             if name in _POINTER_STEPS and operation.operands:
                 for result in operation.defined:
                     self.pointer[result] = self._base(operation.operands[0])
-            view = name == "ttg.local_alloc" and any(v in self.loaded for v in operation.operands)
+            view = (
+                name == "ttg.local_alloc"
+                and any(v in self.loaded for v in operation.operands)
+                and TRANSPOSED not in operation.attributes
+            )
             if name in ("tt.splat", "tt.broadcast"):
                 self.spread.update(operation.defined)
             remade = name == "ttg.convert_layout" and self.spread.issuperset(operation.operands)

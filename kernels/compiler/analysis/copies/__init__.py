@@ -10,4 +10,5 @@ EXPORTS = {
     "producer_size": ("LEAST_REGISTERS", "producer_registers", "PRODUCER_WARPS", "WARP"),
     "slot_layouts": ("copied_slot", "passes_of", "readers_of"),
     "thin_addresses": ("with_thin_addresses",),
+    "transposed_stores": ("mark_transposed_stores",),
 }

@@ -142,7 +142,7 @@ def _work(body: Body, *, in_loop: bool) -> tuple[WorkFacts, ...]:
         needs = sorted({(at[f.src], f.distance) for f in body.flows if f.dst == work.id and f.src in at})
         parts = () if work.kind in ("load", "tma_load") else work.parts
         if work.id in through:
-            parts = tuple(p for p in parts if p.kind == "shared_load")
+            parts = tuple(p for p in parts if p.kind == "shared_load" or p.times > 1)
         elif is_index(work):
             parts = tuple(Part(p.kind, max(1, p.size // width), p.times, p.estimated) for p in parts)
         product = None if work.product is None else _product(work.product)
