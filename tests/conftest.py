@@ -18,6 +18,8 @@ from hypothesis import settings
 
 os.environ.pop("WARPPLAN_BENCH_DEVICE", None)
 """Benchmarks are of the H200 here, whatever card a shell benchmarks."""
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+"""Numpy's products are small here: more threads wait for each other and take the cores from other workers."""
 settings.register_profile("repeated", derandomize=True)
 settings.register_profile("fresh", print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeated"))
