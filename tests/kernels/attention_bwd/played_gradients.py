@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
-import triton
-from triton.backends.compiler import GPUTarget
+from finished_code import finished_code
 
 from warpplan.kernels.attention_bwd import tl
 from warpplan.kernels.attention_bwd.compile_attention_bwd import attention_bwd_sources
@@ -20,7 +19,6 @@ from warpplan.kernels.compiler.inspection.player.played_program import (
     PlayedArgument,
     PlayedInputs,
     play,
-    ready,
 )
 from warpplan.kernels.compiler.inspection.player.tiles.element_types import decoded, element_type, encoded, rounded
 from warpplan.kernels.compiler.inspection.player.tiles.operation_forms import ReadyCode
@@ -112,8 +110,7 @@ def compiled(
     # Fields that order units do not enter the code.
     plain = replace(config, persistent=True, head_group=1)
     sources = attention_bwd_sources(plain, element, bounded_left, bounded_right, sequences=sequences)
-    target = GPUTarget("cuda", 90, 32)
-    return {n: ready(triton.compile(s, target=target, options=o).asm["ttgir"]) for n, (s, o) in sources.items()}
+    return {name: finished_code(*source) for name, source in sources.items()}
 
 
 class _Tensors:

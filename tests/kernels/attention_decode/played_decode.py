@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
-import triton
-from triton.backends.compiler import GPUTarget
+from finished_code import finished_code
 
 from warpplan.kernels.attention_decode.compile_attention_decode import attention_decode_source, combine_source
 from warpplan.kernels.attention_decode.space import DecodeConfig
@@ -16,7 +15,6 @@ from warpplan.kernels.compiler.inspection.player.played_program import (
     DescribedArgument,
     PlayedInputs,
     play,
-    ready,
 )
 from warpplan.kernels.compiler.inspection.player.tiles.element_types import decoded, element_type, encoded, rounded
 from warpplan.kernels.compiler.inspection.player.tiles.operation_forms import ReadyCode
@@ -64,13 +62,13 @@ def reference(q, k, v, lengths, scale):
 @cache
 def compiled(config: DecodeConfig, element: str, causal: bool, has_lengths: bool) -> ReadyCode:
     source, options = attention_decode_source(config, element, causal, has_lengths=has_lengths)
-    return ready(triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ttgir"])
+    return finished_code(source, options)
 
 
 @cache
 def compiled_combine(element: str, head_dim: int, most_splits: int) -> ReadyCode:
     source, options = combine_source(element, head_dim, most_splits, True)
-    return ready(triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ttgir"])
+    return finished_code(source, options)
 
 
 def played(

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
-import triton
-from triton.backends.compiler import GPUTarget
+from finished_code import finished_code
 
 from warpplan.kernels.attention_fwd.attention_shape import AttentionShape
 from warpplan.kernels.attention_fwd.compile_attention_fwd import attention_fwd_source
@@ -18,7 +17,6 @@ from warpplan.kernels.compiler.inspection.player.played_program import (
     DescribedArgument,
     PlayedInputs,
     play,
-    ready,
 )
 from warpplan.kernels.compiler.inspection.player.tiles.element_types import decoded, element_type, encoded, rounded
 from warpplan.kernels.compiler.inspection.player.tiles.operation_forms import ReadyCode
@@ -116,7 +114,7 @@ def compiled(
     # Fields that order units do not enter the code.
     plain = replace(config, persistent=True, head_group=1)
     source, options = attention_fwd_source(plain, element, bounded_left, bounded_right, sequences=sequences)
-    return ready(triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ttgir"])
+    return finished_code(source, options)
 
 
 def played(
@@ -211,7 +209,7 @@ def _laid_out(
 @cache
 def compiled_pass(head_dim: int) -> ReadyCode:
     source, options = transpose_source(head_dim, aligned=False)
-    return ready(triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ttgir"])
+    return finished_code(source, options)
 
 
 @dataclass(frozen=True)
