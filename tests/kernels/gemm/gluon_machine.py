@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import contextvars
 import functools
 import itertools
 import random
@@ -261,6 +262,17 @@ class Descriptor:
         target[...] = values[tuple(map(slice, target.shape))]
 
 
+def _always() -> bool:
+    return True
+
+
+def _held_lock() -> threading.Lock:
+    """A baton that somebody waits for until it is released: locks change hands sooner than semaphores."""
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
 class Partition:
     """One partition of one CTA: a thread that holds the baton while it runs."""
 
@@ -269,14 +281,15 @@ class Partition:
         self.cta = cta
         self.rank = cta % machine.cluster
         self.name = name
-        self.blocked: Callable[[], bool] = lambda: False
+        self.until: Callable[[], bool] = _always
         self.waits_for = ""
         self.multiplies: list[Operation] = []
         self.stores: list[Operation] = []
         self.unfenced: set[int] = set()
         self.done = False
-        self.baton = threading.Semaphore(0)
-        self.thread = threading.Thread(target=self._main, args=(body,), daemon=True)
+        self.baton = _held_lock()
+        # In the test's context, which says what numpy does with NaN.
+        self.thread = threading.Thread(target=contextvars.copy_context().run, args=(self._main, body), daemon=True)
 
     def _main(self, body: Callable[[], None]) -> None:
         self.baton.acquire()
@@ -291,13 +304,13 @@ class Partition:
         except BaseException as error:
             self.machine.failure = self.machine.failure or error
         self.done = True
-        self.machine.baton.release()
+        self.machine.hand_on()
 
 
 class Operation:
     """Asynchronous work in flight; ``ready`` says whether it may complete now."""
 
-    def __init__(self, effect: Callable[[], None], ready: Callable[[], bool] = lambda: True) -> None:
+    def __init__(self, effect: Callable[[], None], ready: Callable[[], bool] = _always) -> None:
         self.effect = effect
         self.ready = ready
 
@@ -315,15 +328,16 @@ class Machine:
         """CTAs that let the next launch begin, in the order in which they said so."""
         self.in_flight: list[Operation] = []
         self.failure: BaseException | None = None
-        self.baton = threading.Semaphore(0)
+        self.baton = _held_lock()
+        self.steps = 0
         self.max_steps = max_steps
         self.eager = self.random.random()
 
-    def step(self, until: Callable[[], bool] = lambda: True, what: str = "") -> None:
-        """Hand the baton back; return once chosen again with ``until`` true."""
+    def step(self, until: Callable[[], bool] = _always, what: str = "") -> None:
+        """Hand the baton on; return once chosen again with ``until`` true."""
         me = partition()
-        me.blocked, me.waits_for = (lambda: not until()), what
-        self.baton.release()
+        me.until, me.waits_for = until, what
+        self.hand_on()
         me.baton.acquire()
         if self.failure:
             raise Stopped
@@ -331,45 +345,55 @@ class Machine:
     def run(self) -> None:
         for p in self.partitions:
             p.thread.start()
-        try:
-            self._schedule()
-        finally:
-            if self.failure is None and any(not p.done for p in self.partitions):
-                self.failure = ProtocolError("stopped")
-            for p in self.partitions:
-                while not p.done:
-                    p.baton.release()
-                    self.baton.acquire()
+        self.hand_on()
+        self.baton.acquire()
+        for p in self.partitions:
+            while not p.done:
+                p.baton.release()
+                self.baton.acquire()
         if self.failure:
             raise self.failure
 
     def started(self, partition: Partition) -> bool:
         """Whether the CTA has a place on the device: CTAs start in the order of their numbers, as places become free;
         all at once where ``resident`` is 0."""
-        before = {p.cta for p in self.partitions if p.cta < partition.cta and not p.done}
-        return not self.resident or len(before) < self.resident
+        if not self.resident:
+            return True
+        return len({p.cta for p in self.partitions if p.cta < partition.cta and not p.done}) < self.resident
 
-    def _schedule(self) -> None:
-        for _ in range(self.max_steps):
-            running = [p for p in self.partitions if not p.done and self.started(p) and not p.blocked()]
+    def hand_on(self) -> None:
+        """Let go on who is chosen, or :meth:`run` where the run has ended: whoever holds the baton chooses, itself
+        perhaps."""
+        try:
+            chosen = self._chosen()
+        except BaseException as error:
+            chosen, self.failure = None, self.failure or error
+        (self if chosen is None else chosen).baton.release()
+
+    def _chosen(self) -> Partition | None:
+        """Who goes on, after the operations that are chosen before; nobody at the end of the run."""
+        while not self.failure:
+            if all(p.done for p in self.partitions):
+                if self.in_flight:
+                    left = len(self.in_flight)
+                    self.failure = ProtocolError(f"{left} operations in flight after the last partition ended")
+                return None
+            if self.steps == self.max_steps:
+                self.failure = ProtocolError(f"no end after {self.max_steps} steps")
+                return None
+            self.steps += 1
+            running = [p for p in self.partitions if not p.done and self.started(p) and p.until()]
             completing = [o for o in self.in_flight if o.ready()]
-            if self.failure or all(p.done for p in self.partitions):
-                break
             if completing and (not running or self.random.random() < self.eager):
                 operation = self.random.choice(completing)
                 self.in_flight.remove(operation)
                 operation.effect()
             elif running:
-                chosen = self.random.choice(running)
-                chosen.baton.release()
-                self.baton.acquire()
+                return self.random.choice(running)
             else:
                 stuck = "; ".join(f"CTA {p.cta} {p.name}: {p.waits_for}" for p in self.partitions if not p.done)
                 self.failure = ProtocolError(f"deadlock: {stuck}")
-        else:
-            self.failure = ProtocolError(f"no end after {self.max_steps} steps")
-        if not self.failure and self.in_flight:
-            self.failure = ProtocolError(f"{len(self.in_flight)} operations in flight after the last partition ended")
+        return None
 
 
 _LOCAL = threading.local()
