@@ -96,8 +96,10 @@ def running(cache: Path) -> Iterator[Machine]:
     with knobs.cache.scope():
         knobs.cache.dir = str(cache)
         driver.set_active(machine)
+        gc.freeze()  # what is older is not looked at below
         try:
             yield machine
         finally:
             gc.collect()  # kernels unload themselves through the driver
+            gc.unfreeze()
             driver.set_active(before)
