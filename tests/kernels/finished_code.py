@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -40,4 +41,8 @@ def finished_text(source: Any, options: dict[str, Any]) -> str:
 
 def finished_code(source: Any, options: dict[str, Any]) -> ReadyCode:
     """The same, ready to be played."""
-    return ready(finished_text(source, options))
+    return _read(finished_text(source, options))
+
+
+_read = lru_cache(maxsize=32)(ready)
+"""Many configurations have the same small kernels beside their own."""

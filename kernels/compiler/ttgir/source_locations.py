@@ -91,7 +91,10 @@ class SourceLocations:
         if depth == 0:
             return UNKNOWN_LOCATION
         if text.startswith("#"):
-            return self._resolve(self._table.get(text, ""), depth - 1)
+            found = self._known.get(text)
+            if found is None:
+                found = self._known[text] = self._resolve(self._table.get(text, ""), depth - 1)
+            return found
         if text.startswith("callsite("):
             callee, _, caller = _split_call(text[len("callsite(") : -1])
             inner, outer = self._resolve(callee, depth - 1), self._resolve(caller, depth - 1)
