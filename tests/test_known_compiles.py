@@ -26,7 +26,7 @@ def test_most_are_known_and_one_in_eight_is_compiled_all_the_same(monkeypatch: p
 
     monkeypatch.setattr(triton, "compile", compiled)
     known, fresh = 0, 0
-    for config in (config for head_dim in (64, 128) for config in structures(head_dim, "bfloat16", H200)):
+    for config in structures(64, "bfloat16", H200):
         try:
             report = compile_attention_fwd(config, "bfloat16", causal=True, window=True)
         except InvalidConfig:
