@@ -34,6 +34,7 @@ EXPORTS = {
         "TMA_LOAD",
         "TMA_LOADS",
         "TMA_STORES",
+        "TRANSPOSED",
         "UNIT",
         "VECTOR",
         "vector_of",

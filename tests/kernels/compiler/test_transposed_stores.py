@@ -93,7 +93,7 @@ def test_it_is_what_such_a_kernel_takes() -> None:
     """As it is and under every plan: the tensor cores wait for the stores."""
     profile = embedded(H200.name)
     rows, columns = (
-        {entry.scheme: entry.predicted_cycles for entry in hopper_ranking.rank(captured(kernel, "fp8e4nv"), profile, H200)}
+        {each.scheme: each.predicted_cycles for each in hopper_ranking.rank(captured(kernel, "fp8e4nv"), profile, H200)}
         for kernel in (by_rows, by_columns)
     )
     assert len(rows) > 2
