@@ -293,7 +293,8 @@ def summarised_first(rows: Sequence[Row]) -> Row:
         "waiting_over_autotune": geometric_mean(waiting), "worst_waiting": max(waiting, default=None),
         "later_process_s": middle("planned_again_s"),
         "worst_later_s": max((r["planned_again_s"] for r in rows if r.get("planned_again_s")), default=None),
-        "settled_s": middle("settled_s"), "not_settled": [r["kernel"] for r in rows if not r.get("settled_s")],
+        "settled_s": middle("settled_s"),
+        "not_settled": [r["kernel"] for r in rows if r.get("planned_s") and not r.get("settled_s")],
         "gain_when_settled": geometric_mean(gains), "worst_gain": min(gains, default=None),
         "kernels": len(ours), "configurations": sum(r["listed"] or 0 for r in rows if r.get("planned_s")),
     }  # fmt: skip

@@ -400,7 +400,7 @@ class SimulatedJob:
             self.forbid("a kernel's code")
             return FakeKernel(self.device, int(compiled.files[0][0]), planned=True)
 
-        def describe(arguments: Any, constants: Any, folder: Any, later: Any) -> Any:
+        def describe(arguments: Any, constants: Any, storages: Any) -> Any:
             return {"integers": [[n, v] for n, v in arguments.items() if type(v) is int]}
 
         before = driver._active

@@ -282,11 +282,25 @@ def test_rows_of_the_gpu_compare_with_planned() -> None:
     assert summary["with_dot_over_autotuned"] == 1.3
     assert summary["pointer_gemm_over_cublas"] == 0.98
     assert summary["not_compared"] == ["gemm_batched", "gemm_int8"]
+    beside = {"waiting_s": 20.0, "settled_s": 9.0, "us_at_first": 30.0, "us_settled": 20.0}
     first = bench_corpus.summarised_first(
-        [{"planned_s": 5.0, "autotuned_s": 10.0, "planned_again_s": 0.2, "listed": 7}, {"planned_s": None}]
+        [
+            {
+                "kernel": "a",
+                "planned_s": 5.0,
+                "autotuned_s": 10.0,
+                "waiting_s": 20.0,
+                "planned_again_s": 0.2,
+                "listed": 7,
+            }
+            | beside,
+            {"kernel": "b", "planned_s": 20.0, "autotuned_s": 10.0, "planned_again_s": 0.3, "listed": 2},
+            {"kernel": "c", "planned_s": None},
+        ]
     )
-    assert (first["first_launch_over_autotune"], first["worst"]) == (0.5, 0.5)
-    assert (first["later_process_s"], first["configurations"]) == (0.2, 7)
+    assert (first["first_launch_over_autotune"], first["worst"], first["waiting_over_autotune"]) == (1.0, 2.0, 2.0)
+    assert (first["later_process_s"], first["configurations"], first["kernels"]) == (0.3, 9, 2)
+    assert (first["settled_s"], first["not_settled"], first["gain_when_settled"]) == (9.0, ["b"], 1.5)
     assert corpus_soak.summarised_soak([{"status": "ok"}, {"status": "wrong"}, {"status": "ok"}]) == {
         "ok": 2,
         "wrong": 1,
