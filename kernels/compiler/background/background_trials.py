@@ -53,7 +53,10 @@ _log = logging.getLogger("warpplan")
 
 
 class BackgroundJob(Protocol):
-    """Work of another kind for the thread. Raises nothing."""
+    """Work of another kind for the thread. Raises nothing. ``stopped`` says that it was not performed to its end, and
+    is to be performed again."""
+
+    stopped: bool
 
     def perform(self, stop: Callable[[], bool]) -> float:
         """Until ``stop`` says so. The seconds for which the GPU was kept busy."""
@@ -155,7 +158,10 @@ class BackgroundTrials:
         """Do the next job that was submitted, if there is one and it may begin."""
         if not self._jobs or self._work or self._ready is not None or not self.budget.has_time:
             return False
-        self.budget.spend(self._jobs.popleft().perform(self._must_stop))
+        job = self._jobs.popleft()
+        self.budget.spend(job.perform(self._must_stop))
+        if job.stopped:
+            self._jobs.appendleft(job)
         for watched in self._open.values():  # it may have kept what is looked for
             self._work.append(BackgroundWork("find", watched))
         return True
@@ -375,12 +381,7 @@ class BackgroundTrials:
                 return True
             self.asleep = stop and not self._stopped
             self._thread = None
-            self._drop_jobs()
             return False
-
-    def _drop_jobs(self) -> None:
-        while self._jobs:
-            self._jobs.popleft().close()
 
     def _must_stop(self) -> bool:
         """Whether the thread and its child are to end: at exit, or after ``GRACE_S`` without a scope or a launch."""
@@ -398,7 +399,8 @@ class BackgroundTrials:
         if thread is not None and thread is not threading.current_thread():
             thread.join(wait_s)
         if thread is None or not thread.is_alive():
-            self._drop_jobs()
+            while self._jobs:
+                self._jobs.popleft().close()
 
 
 _all: weakref.WeakSet[BackgroundTrials] = weakref.WeakSet()

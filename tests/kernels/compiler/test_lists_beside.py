@@ -58,6 +58,7 @@ from warpplan.kernels.compiler.launching.autotuned.list_launches import NotedLau
 from warpplan.kernels.compiler.launching.autotuned.tuner_calls import TunedLaunch, tuning_key  # noqa: E402
 from warpplan.kernels.compiler.launching.dispatch import waiting  # noqa: E402
 from warpplan.kernels.warn_once import forget_warnings  # noqa: E402
+from warpplan.planner.errors import MeasurementFailed  # noqa: E402
 
 pytestmark = pytest.mark.matrix
 Json = dict[str, Any]
@@ -488,8 +489,38 @@ def test_files_of_another_process_stay(machine: Machine, tuned: Any, monkeypatch
     assert not folder.exists()
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_list_that_the_thread_had_no_time_for_is_decided_on_later(
+    machine: Machine, times: Times, tuned: Any, children: Any, tmp_path: Path, monkeypatch: Any, begun: bool
+) -> None:
+    """A job that is out of the scope for long, between two steps perhaps."""
+    tried, tuner, stop = children(), tuned(), threading.Event()
+    trials_type = background_trials.BackgroundTrials
+
+    def stopped(*arguments: Any) -> Any:
+        stop.set()
+        raise MeasurementFailed("stopped")
+
+    with planned(tmp_path) as scope, monkeypatch.context() as out_of_time:
+        out_of_time.setattr(trials_type, "_must_stop", lambda self: stop.is_set())
+        if begun:
+            out_of_time.setattr(list_decide.ListDecider, "_tried", stopped)
+        else:
+            out_of_time.setattr(trials_type, "perform_job", lambda self: stop.set())
+        launched(tuner)
+        trials = scope._table()._beside
+        assert trials is not None
+        until(lambda: stop.is_set() and trials._thread is None, tuner)
+        assert len(trials._jobs) == 1
+    assert tried.trials == []
+    with planned(tmp_path):
+        until(settled(tmp_path), tuner)
+    assert tuner.do_bench.count == 2, "Triton has tuned it once"
+    assert len(tried.trials) == 1
+
+
 class Job:
-    closed = 0
+    stopped, closed = False, 0
 
     def perform(self, stop: Callable[[], bool]) -> float:
         raise AssertionError("stopped before")

@@ -102,7 +102,8 @@ class ListsBeside:
         noted = NotedLaunches(launch, configs) if found.decision is None else None
         name = name_of(jit_of(launch.tuner))
         self.trials.hold(name)
-        return ListJob(self, jit_of(launch.tuner), found, noted, sizes_of(launch.args, launch.kwargs), place)
+        sizes = sizes_of(launch.args, launch.kwargs)
+        return ListJob(self, jit_of(launch.tuner), found, noted, sizes, place)
 
 
 class ListJob:
@@ -115,6 +116,7 @@ class ListJob:
     ) -> None:  # fmt: skip
         self._lists, self._jit, self._found, self._noted = lists, jit, found, noted
         self._sizes, self._place_chosen = sizes, place
+        self.stopped = False
         self.tuned: Future[KnownTimings | None] = Future()
 
     def perform(self, stop: Callable[[], bool]) -> float:
@@ -123,17 +125,18 @@ class ListJob:
             self.tuned.result()
         from warpplan.kernels.compiler.launching.autotuned.list_decide import TrialBeside
 
-        beside = TrialBeside(stop, self.tuned)
+        beside, self.stopped = TrialBeside(stop, self.tuned), False
         assert self._noted is not None
         try:
             self._noted.write()
             decision = self._lists.decider().beside(self._found, self._noted, beside)
             self.place(decision, beside.known().winner)
         except Exception as error:
-            if not stop() and (not self.tuned.done() or self.tuned.result() is not None):
+            self.stopped = stop()
+            if not self.stopped and (not self.tuned.done() or self.tuned.result() is not None):
                 _tell(self._jit, reason_of(error, WarpplanError))
             self._release()
-        finally:
+        if not self.stopped:
             self.close()
         return beside.gpu_s
 
