@@ -10,7 +10,7 @@ import contextlib
 import json
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, as_completed
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -152,11 +152,7 @@ class ListDecider:
                     results[known.winner] = pool.submit(RANK, shared, rank_job(listed[known.winner])).result()
             candidates = ranked(results, bounds, known)
             if not any(candidate.scheme is not None for candidate in candidates):
-                said = [(f"configuration {i}", r.get("reason") or r["obstacle"]) for i, r in results.items()]
-                reason = "; ".join(by_reason(said))
-                if all("reason" in result for result in results.values()):  # by the machine's fault, perhaps
-                    raise CannotPlan(f"no configuration of its list could be ranked: {reason}")
-                return ListDecision(situation, None, reason=reason)
+                return ListDecision(situation, None, reason=_why_unplanned(results))
             if beside is not None:
                 child = stack.enter_context(self._trial_child(listed[0].call, beside))
             if child is None:
@@ -336,6 +332,15 @@ class ListDecider:
         self._decider.source.settle(decision)
         if measured:
             progress.tell_listeners(decision)
+
+
+def _why_unplanned(results: Mapping[int, dict[str, Json]]) -> str:
+    """Why no configuration has a strategy. Raises :class:`CannotPlan` where none could even be ranked."""
+    said = [(f"configuration {i}", r.get("reason") or r["obstacle"]) for i, r in results.items()]
+    reason = "; ".join(by_reason(said))
+    if all("reason" in result for result in results.values()):  # by the machine's fault, perhaps
+        raise CannotPlan(f"no configuration of its list could be ranked: {reason}")
+    return reason
 
 
 def _told(found: FoundList) -> tuple[str, int]:
