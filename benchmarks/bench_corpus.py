@@ -53,8 +53,8 @@ PEAK_FLOPS, PEAK_BYTES = 1.5e15, 4.8e12
 LEAST_US = 3.0
 BESIDE = ("settled_s", "us_at_first", "us_settled", "decided")
 SETTLED_S, LAUNCHES_AT_ONCE, BATCHES, AFTER_SETTLED = 30.0, 20, 9, 400
-"""Of ``first``: how long a job launches until its list is settled, launches between two looks at the clock, how often
-so many are timed, and the launches between the list's settling and that."""
+"""Of ``first``: how long a job launches until its list is settled, launches between two looks at the clock, batches of
+as many that are timed, and launches between the list's settling and those batches."""
 GOALS = {
     "with_dot_over_autotuned": 1.15, "worst_over_autotuned": 0.99, "pointer_gemm_over_cublas": 0.98,
     "moe_over_autotuned": 1.10, "attention_backward_over_autotuned": 1.15, "attention_over_cudnn": 1.0,

@@ -9,17 +9,16 @@ for what a trial finds is carried to all of them.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import logging
 import os
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Protocol
 
+from warpplan.kernels.compiler.background.background_jobs import BackgroundJob, BackgroundJobs
 from warpplan.kernels.compiler.background.gpu_budget import GpuBudget
 from warpplan.kernels.compiler.background.launch_events import CudaTimer, LaunchTimer, apart_from_captures
 from warpplan.kernels.compiler.background.plan_choices import PlanChoice, PlanRunner, Snapshot, WatchedLaunch
@@ -33,9 +32,6 @@ GRACE_S = 10.0
 """Seconds without an entered scope and without a launch that is watched after which the thread and its child end.
 Chosen by hand: a job that enters a scope each step is out of it for less; doubled, a child outlives its use for
 longer."""
-HOLD_S = 60.0
-"""Seconds for which the kernel of a list that is decided on is not tried by itself. Chosen by hand: a list takes 4 to
-11 s, and as long again in a job with long steps."""
 RETRY_S = 60.0
 """Seconds until a trial that the machine failed is tried again. Chosen by hand."""
 MOST_ATTEMPTS = 3
@@ -50,19 +46,6 @@ doubled, a trial waits longer for its launch."""
 EXIT_WAIT_S = 3.0
 """Seconds that an interpreter that ends waits for the thread to kill its child."""
 _log = logging.getLogger("warpplan")
-
-
-class BackgroundJob(Protocol):
-    """Work of another kind for the thread. Raises nothing. ``stopped`` says that it was not performed to its end, and
-    is to be performed again."""
-
-    stopped: bool
-
-    def perform(self, stop: Callable[[], bool]) -> float:
-        """Until ``stop`` says so. The seconds for which the GPU was kept busy."""
-
-    def close(self) -> None:
-        """It is never performed."""
 
 
 @dataclass(frozen=True)
@@ -104,9 +87,7 @@ class BackgroundTrials:
     def _reset(self) -> None:
         """No work and no thread: at the start, and in a process that was forked."""
         self._work: deque[BackgroundWork] = deque()
-        self._jobs: deque[BackgroundJob] = deque()
-        self._launching = 0  # launches that are under way for long: they tune
-        self._held: dict[str, float] = {}  # until when kernels are not tried, by their names
+        self.jobs = BackgroundJobs(self.budget, self._clock)
         self._open: dict[int, WatchedKernel] = {}
         self._pooled: dict[int, WatchedKernel] = {}  # those that take part in the comparison of one plan
         self._left: dict[int, WatchedKernel] = {}  # those that are predicted to gain nothing, by what is known so far
@@ -134,35 +115,14 @@ class BackgroundTrials:
         """Have the thread do ``job`` when no trial is under way and there is GPU time; never, where there is to be
         none."""
         if self.budget.share:
-            self._jobs.append(job)
+            self.jobs.add(job)
             self.wake()
-
-    def hold(self, name: str) -> None:
-        """Do not try the kernel called ``name``, for a while: whether it stays in use is not known yet."""
-        self._held[name] = self._clock() + HOLD_S
-
-    def release(self, name: str) -> None:
-        """Try it, where that is worth it."""
-        self._held.pop(name, None)
-
-    @contextlib.contextmanager
-    def in_launch(self) -> Iterator[None]:
-        """A launch that may take long: meanwhile the thread goes on."""
-        self._launching += 1
-        try:
-            yield
-        finally:
-            self._launching -= 1
 
     def perform_job(self) -> bool:
         """Do the next job that was submitted, if there is one and it may begin."""
-        if not self._jobs or self._work or self._ready is not None or not self.budget.has_time:
+        if self._work or self._ready is not None or not self.jobs.perform_next(self._must_stop):
             return False
-        job = self._jobs.popleft()
-        self.budget.spend(job.perform(self._must_stop))
-        if job.stopped:
-            self._jobs.appendleft(job)
-        for watched in self._open.values():  # it may have kept what is looked for
+        for watched in list(self._open.values()):  # it may have kept what is looked for
             self._work.append(BackgroundWork("find", watched))
         return True
 
@@ -347,7 +307,7 @@ class BackgroundTrials:
         for members in families.values():
             candidates = [
                 watched for watched in members
-                if watched.not_before <= now and self._held.get(watched.launch.name, 0.0) <= now
+                if watched.not_before <= now and not self.jobs.is_held(watched.launch.name)
             ]  # fmt: skip
             if not candidates or sum(watched.launches for watched in members) < LEAST_LAUNCHES:
                 continue
@@ -377,7 +337,7 @@ class BackgroundTrials:
         """Whether the thread has anything left to do; where it has not it ends."""
         with self._starting:
             stop = self._must_stop()
-            if not stop and (self._open or self._work or self._jobs or self._ready is not None):
+            if not stop and (self._open or self._work or self.jobs or self._ready is not None):
                 return True
             self.asleep = stop and not self._stopped
             self._thread = None
@@ -388,7 +348,7 @@ class BackgroundTrials:
         if self._stopped:
             return True
         now = self._clock()
-        if self._active() or self._launching or self.launches != self._seen:
+        if self._active() or self.jobs.is_launching or self.launches != self._seen:
             self._seen, self._idle_since = self.launches, now
         return now - self._idle_since > GRACE_S
 
@@ -399,8 +359,7 @@ class BackgroundTrials:
         if thread is not None and thread is not threading.current_thread():
             thread.join(wait_s)
         if thread is None or not thread.is_alive():
-            while self._jobs:
-                self._jobs.popleft().close()
+            self.jobs.close()
 
 
 _all: weakref.WeakSet[BackgroundTrials] = weakref.WeakSet()

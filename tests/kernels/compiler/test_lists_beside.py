@@ -217,7 +217,7 @@ def test_triton_tunes_first_and_the_jobs_launches_settle_on_what_is_faster(
 def test_while_triton_tunes_children_compile_its_list_from_the_end(
     machine: Machine, times: Times, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiles: tuple[int, ...]
 ) -> None:
-    """Where there are so many configurations that it helps."""
+    """With four configurations or more."""
     asked: list[tuple[str, int]] = []
     begun, tuned = threading.Event(), threading.Event()
     ahead = len(tiles) >= list_beside.LEAST_AHEAD
@@ -511,7 +511,7 @@ def test_a_list_that_the_thread_had_no_time_for_is_decided_on_later(
         trials = scope._table()._beside
         assert trials is not None
         until(lambda: stop.is_set() and trials._thread is None, tuner)
-        assert len(trials._jobs) == 1
+        assert len(trials.jobs) == 1
     assert tried.trials == []
     with planned(tmp_path):
         until(settled(tmp_path), tuner)
@@ -536,7 +536,7 @@ def test_while_a_launch_tunes_the_thread_goes_on_and_what_is_left_is_closed() ->
         threaded=False,
     )  # fmt: skip
     trials.submit(job)
-    with trials.in_launch():
+    with trials.jobs.in_launch():
         clock[0] = 2 * background_trials.GRACE_S
         assert not trials._must_stop()
     clock[0] += 2 * background_trials.GRACE_S

@@ -78,7 +78,7 @@ class ListsBeside:
         if job is None:
             return tune()
         in_cache = launch.key in launch.tuner.cache
-        with self.trials.in_launch():
+        with self.trials.jobs.in_launch():
             if found.decision is None:
                 self.trials.submit(job)
             known: KnownTimings | None = None
@@ -101,7 +101,7 @@ class ListsBeside:
             return None
         noted = NotedLaunches(launch, configs) if found.decision is None else None
         name = name_of(jit_of(launch.tuner))
-        self.trials.hold(name)
+        self.trials.jobs.hold(name)
         sizes = sizes_of(launch.args, launch.kwargs)
         return ListJob(self, jit_of(launch.tuner), found, noted, sizes, place)
 
@@ -177,7 +177,7 @@ class ListJob:
         self._place_chosen(RunningContest(contest, chosen))
 
     def _release(self) -> None:
-        self._lists.trials.release(name_of(self._jit))
+        self._lists.trials.jobs.release(name_of(self._jit))
 
 
 def sizes_of(args: tuple[KernelArgument, ...], kwargs: dict[str, KernelArgument]) -> Hashable:
